@@ -1,0 +1,20 @@
+// Every stage, in the order of the pipeline. A new stage is one declaration and one row.
+#include "apps/parity/suite.h"
+
+namespace h3 {
+namespace {
+
+// What carries no case of its own: the checkpoints and the descriptions.
+void run_inventory(Suite& suite) {
+  for (const char* name : {"README.md", "INDEX.json", "toy", "toy_comfy", "toy_original"}) suite.claim(name);
+}
+
+constexpr StageRow kStages[] = {
+    {"inventory", run_inventory},
+};
+
+}  // namespace
+
+std::span<const StageRow> parity_stages() { return kStages; }
+
+}  // namespace h3
