@@ -37,15 +37,21 @@ Arguments parse(int argc, char** argv) {
       continue;
     }
     if (flag != "--golden" && flag != "--backend" && flag != "--stage" && flag != "--threads") {
-      fail(Code::usage, "unknown argument %s; usage: h3-parity --golden DIR [--backend NAME] [--stage NAME]... "
-           "[--threads N] [--json]", flag.c_str());
+      fail(Code::usage,
+           "unknown argument %s; usage: h3-parity --golden DIR [--backend NAME] [--stage NAME]... "
+           "[--threads N] [--json]",
+           flag.c_str());
     }
     if (i + 1 >= argc) fail(Code::usage, "%s needs a value", flag.c_str());
     const std::string value = argv[++i];
-    if (flag == "--golden") args.golden = value;
-    else if (flag == "--backend") args.backend = value;
-    else if (flag == "--stage") args.stages.push_back(value);
-    else args.threads = parse_threads(value);
+    if (flag == "--golden")
+      args.golden = value;
+    else if (flag == "--backend")
+      args.backend = value;
+    else if (flag == "--stage")
+      args.stages.push_back(value);
+    else
+      args.threads = parse_threads(value);
   }
   if (args.golden.empty()) fail(Code::usage, "--golden DIR is required");
   return args;
@@ -71,7 +77,10 @@ void print(const Verdict& v) {
     if (v.limits.max_abs >= 0) numbers += strf(" (abs %.0e)", v.limits.max_abs);
   }
   std::printf("%-10s %-52s %-58s %s%s%s\n", v.stage.c_str(), v.name.c_str(), numbers.c_str(),
-              v.skipped ? "skip" : v.passed ? "pass" : "FAIL", v.note.empty() ? "" : ": ", v.note.c_str());
+              v.skipped  ? "skip"
+              : v.passed ? "pass"
+                         : "FAIL",
+              v.note.empty() ? "" : ": ", v.note.c_str());
   std::fflush(stdout);
 }
 
@@ -110,18 +119,23 @@ int run(int argc, char** argv) {
   Context context{pool, log};
   const std::unique_ptr<Ops> ops = make_backend(args.backend, context);
   Suite suite(args.golden, *ops, [&](const Verdict& v) {
-    if (args.json) std::printf("%s\n", to_json(v).dump().c_str());
-    else print(v);
+    if (args.json)
+      std::printf("%s\n", to_json(v).dump().c_str());
+    else
+      print(v);
   });
   run_stages(args, suite);
   const bool ok = suite.failed() == 0 && suite.passed() > 0;
   if (args.json) {
-    const Json summary = Json::object({{"backend", ops->name()}, {"passed", suite.passed()}, {"failed", suite.failed()},
-                                       {"skipped", suite.skipped()}, {"ok", ok}});
+    const Json summary = Json::object({{"backend", ops->name()},
+                                       {"passed", suite.passed()},
+                                       {"failed", suite.failed()},
+                                       {"skipped", suite.skipped()},
+                                       {"ok", ok}});
     std::printf("%s\n", summary.dump().c_str());
   } else {
-    std::printf("%s: %d passed, %d failed, %d skipped%s\n", ops->name(), suite.passed(), suite.failed(), suite.skipped(),
-                suite.passed() == 0 ? " (no case ran: that is a failure)" : "");
+    std::printf("%s: %d passed, %d failed, %d skipped%s\n", ops->name(), suite.passed(), suite.failed(),
+                suite.skipped(), suite.passed() == 0 ? " (no case ran: that is a failure)" : "");
   }
   return ok ? 0 : 1;
 }

@@ -126,13 +126,17 @@ std::vector<std::string> Suite::unclaimed() const {
 
 void Suite::add(Verdict verdict) {
   verdict.stage = stage_;
-  if (verdict.skipped) ++skipped_;
-  else if (verdict.passed) ++passed_;
-  else ++failed_;
+  if (verdict.skipped)
+    ++skipped_;
+  else if (verdict.passed)
+    ++passed_;
+  else
+    ++failed_;
   on_verdict_(verdict);
 }
 
-void Suite::check(const std::string& name, std::span<const float> got, std::span<const float> want, const Limits& limits) {
+void Suite::check(const std::string& name, std::span<const float> got, std::span<const float> want,
+                  const Limits& limits) {
   Verdict verdict;
   verdict.name = name;
   verdict.limits = limits;

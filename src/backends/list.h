@@ -11,14 +11,15 @@
 namespace h3 {
 
 struct BackendInfo {
-  std::string name;    // "ref", "cpu", "cuda:0"
-  std::string detail;  // ISA level, card name and memory
-  std::string refused; // why it cannot be used here; empty = usable
+  std::string name;     // "ref", "cpu", "cuda:0"
+  std::string detail;   // ISA level, card name and memory
+  std::string refused;  // why it cannot be used here; empty = usable
 };
 
 std::vector<BackendInfo> list_backends(Context& context);
 
-// name: "auto", "ref", "cpu", "cuda", "cuda:N". Error(usage) for an unknown name, Error(device) with the reason otherwise.
+// name: "auto", "ref", "cpu", "cuda", "cuda:N". Error(usage) for an unknown name, Error(device) with the reason
+// otherwise.
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context);
 
 }  // namespace h3

@@ -35,8 +35,8 @@ Comparison compare_values(std::span<const float> got, std::span<const float> wan
   result.rel_l2 = norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
   if (result.non_finite > 0) {
     const int64_t i = result.first_non_finite;
-    result.failure = strf("%lld non-finite values, first at %lld: %g, expected %g", (long long)result.non_finite, (long long)i,
-                          got[i], want[i]);
+    result.failure = strf("%lld non-finite values, first at %lld: %g, expected %g", (long long)result.non_finite,
+                          (long long)i, got[i], want[i]);
   } else if (limits.rel_l2 < 0 && limits.max_abs < 0) {
     result.failure = "no limit was asked";
   } else if (limits.rel_l2 >= 0 && !(result.rel_l2 <= limits.rel_l2)) {

@@ -2,12 +2,13 @@
 // interface; back ends (`ref`, `cpu`, `cuda`) implement it. See docs/architecture.md.
 //
 // Four rules: a call may be deferred (results are visible to the host only after sync()); no op returns data; no op
-// allocates (plans and prepare-time scratch are made by make_linear / make_conv / reserve); no op reads host memory that
-// may change before sync() (scalars that vary per step live in views).
+// allocates (plans and prepare-time scratch are made by make_linear / make_conv / reserve); no op reads host memory
+// that may change before sync() (scalars that vary per step live in views).
 //
 // T is the element type of the activation views of a call (f32, bf16 or f16). round_T is round-to-nearest-even to T.
-// All arithmetic is f32 (double in `ref`) between the roundings named here. A fused op rounds exactly as its composition.
-// Index views are i32. "In place" means out may be the same view as the input; no other aliasing is allowed.
+// All arithmetic is f32 (double in `ref`) between the roundings named here. A fused op rounds exactly as its
+// composition. Index views are i32. "In place" means out may be the same view as the input; no other aliasing is
+// allowed.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +25,19 @@ struct Context;
 
 // What a Linear computes in. Activations enter as T and leave as T; weights are converted once, in make_linear.
 enum class Compute : uint8_t {
-  f32,   // f32 operands (T converted up), f32 accumulation, no TF32
-  bf16,  // operands rounded to bf16, f32 accumulation
-  f16,   // operands rounded to f16 (saturating), f32 accumulation
-  int8,  // activations quantised per row to int8 (absmax/127), weights per row to int8; i32 accumulation
-  packed // weights stay in their stored format; activations int8 per row where the kernel wants them
+  f32,    // f32 operands (T converted up), f32 accumulation, no TF32
+  bf16,   // operands rounded to bf16, f32 accumulation
+  f16,    // operands rounded to f16 (saturating), f32 accumulation
+  int8,   // activations quantised per row to int8 (absmax/127), weights per row to int8; i32 accumulation
+  packed  // weights stay in their stored format; activations int8 per row where the kernel wants them
 };
 
 struct LinearSpec {
-  std::string label;          // "dit.blocks.3.mlp.fc1", for messages, --explain and shadow
-  MatrixSource weight;        // [out, in]
-  std::vector<float> bias;    // [out] or empty; added in f32 before the one rounding to T
+  std::string label;        // "dit.blocks.3.mlp.fc1", for messages, --explain and shadow
+  MatrixSource weight;      // [out, in]
+  std::vector<float> bias;  // [out] or empty; added in f32 before the one rounding to T
   Compute compute = Compute::f32;
-  int64_t max_rows = 0;       // most rows of one call; 0 = unknown. Sizes the prepare-time scratch
+  int64_t max_rows = 0;  // most rows of one call; 0 = unknown. Sizes the prepare-time scratch
 };
 
 // A weight bound to a kernel: owns the packed weight (which replaces the mapped pages) and the plan.
@@ -59,13 +60,14 @@ struct ConvSpec {
   ConvKind kind = ConvKind::conv1d;
   // Weights as torch stores them: conv1d [O, I, k]; transposed1d [I, O, k]; conv3d [O, I, kt, kh, kw]. f32.
   std::vector<float> weight;
-  std::vector<float> bias;    // [O] or empty
+  std::vector<float> bias;  // [O] or empty
   int64_t in = 0, out = 0;
   int kernel[3] = {1, 1, 1};  // 1-D convolutions use kernel[2], stride[2], dilation[2], pad_*[2]
   int stride[3] = {1, 1, 1};
   int dilation[3] = {1, 1, 1};
-  int pad_before[3] = {0, 0, 0}, pad_after[3] = {0, 0, 0};  // transposed1d: crop pad_before / pad_after of the full output
-  Pad spatial_pad = Pad::zero;  // conv3d height and width; the time axis always pads zeros
+  int pad_before[3] = {0, 0, 0},
+      pad_after[3] = {0, 0, 0};  // transposed1d: crop pad_before / pad_after of the full output
+  Pad spatial_pad = Pad::zero;   // conv3d height and width; the time axis always pads zeros
   Compute compute = Compute::f32;
 };
 
@@ -85,8 +87,8 @@ struct Modulation {
   View ids;           // [S] i32
 };
 struct Gate {
-  View gate;          // [R, hidden] T
-  View ids;           // [S] i32
+  View gate;  // [R, hidden] T
+  View ids;   // [S] i32
 };
 
 // How a norm rounds: `once` = f32 throughout, one round_T. `twice` = round_T(x * rsqrt) before the weight multiply
@@ -100,15 +102,15 @@ enum class RopeRounding : uint8_t {
   once     // all f32, one round_T (vision tower)
 };
 struct Rope {
-  View cos, sin;      // [S, pairs] f32
+  View cos, sin;  // [S, pairs] f32
   RopeRounding rounding = RopeRounding::per_op;
 };
 
 struct AttentionArgs {
-  View q;             // [S, Hq, D] or [B, S, Hq, D], T; any strides with unit stride on D
-  View k, v;          // [K, Hkv, D] or [B, K, Hkv, D], T; Hq a multiple of Hkv: query head j reads kv head j / (Hq/Hkv)
-  View out;           // like q
-  float scale = 1;    // softmax(scale * q k^T) v
+  View q;           // [S, Hq, D] or [B, S, Hq, D], T; any strides with unit stride on D
+  View k, v;        // [K, Hkv, D] or [B, K, Hkv, D], T; Hq a multiple of Hkv: query head j reads kv head j / (Hq/Hkv)
+  View out;         // like q
+  float scale = 1;  // softmax(scale * q k^T) v
   bool causal = false;  // query i sees keys 0 .. i (S == K)
 };
 
@@ -118,7 +120,7 @@ class Ops {
   virtual const char* name() const = 0;  // "ref", "cpu", "cuda:0"
   virtual Device& device() = 0;
   virtual Context& context() = 0;
-  virtual void sync() = 0;               // throws Error(device) for failures of deferred calls
+  virtual void sync() = 0;  // throws Error(device) for failures of deferred calls
 
   // ---- prepare time -------------------------------------------------------------------------------------------------
   virtual std::unique_ptr<Linear> make_linear(LinearSpec spec) = 0;
@@ -130,35 +132,42 @@ class Ops {
   // dst[...] = round_dst(src[...]); same dims, any strides, any float types (or equal integer types).
   virtual void copy(const View& src, const View& dst) = 0;
   virtual void fill(const View& dst, float value) = 0;
-  virtual void gather_rows(const View& src, const View& ids, const View& dst) = 0;   // dst[i] = round(src[ids[i]])
-  virtual void scatter_rows(const View& src, const View& ids, const View& dst) = 0;  // dst[ids[i]] = round(src[i]); ids distinct
-  virtual void scatter_add_rows(const View& src, const View& ids, const View& dst) = 0;  // dst[ids[i]] = round(dst + src[i])
+  virtual void gather_rows(const View& src, const View& ids, const View& dst) = 0;  // dst[i] = round(src[ids[i]])
+  // dst[ids[i]] = round(src[i]), respectively round(dst[ids[i]] + src[i]); ids distinct.
+  virtual void scatter_rows(const View& src, const View& ids, const View& dst) = 0;
+  virtual void scatter_add_rows(const View& src, const View& ids, const View& dst) = 0;
 
   // ---- dense ------------------------------------------------------------------------------------------------------
-  // y = round_T(x W^T + bias); x [rows, in], y [rows, out]; rows may be strided, features contiguous. x and y may differ in type.
+  // y = round_T(x W^T + bias); x [rows, in], y [rows, out]; rows may be strided, features contiguous. x and y may
+  // differ in type.
   virtual void linear(const Linear& weight, const View& x, const View& y) = 0;
 
-  // ---- norm -----------------------------------------------------------------------------------------------------------
+  // ---- norm ---------------------------------------------------------------------------------------------------------
   // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed.
   virtual void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) = 0;
   // y = (x - mean) * rsqrt(var + eps) * w + b, biased variance, f32, one round_T. w, b [n] f32. In place allowed.
   virtual void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) = 0;
-  // h = round(x*rsqrt(..)*w); s = round(1 + scale[r]); h = round(h*s); h = round(h + shift[r]).  x [S, hidden] -> h [S, hidden].
+  // h = round(x*rsqrt(..)*w); s = round(1 + scale[r]); h = round(h*s); h = round(h + shift[r]). x, h [S, hidden].
   virtual void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) = 0;
   // x = round(x + round(gate[r]*y)); in place on x.
   virtual void gated_add(const View& x, const View& y, const Gate& gate) = 0;
   // gated_add then norm_modulate, in one pass.
-  virtual void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
-                         const View& h);
-  // Per head: rms norm (w [D] f32; has_norm false skips it; w empty = no weight), then the rotation (rope.cos empty skips it).
-  // x [S, heads, D] in place, any row and head strides.
-  struct HeadNorm { bool enabled = false; View w; float eps = 0; NormRounding rounding = NormRounding::once; };
+  virtual void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps,
+                         const Modulation& mod, const View& h);
+  // Per head: rms norm (w [D] f32; has_norm false skips it; w empty = no weight), then the rotation (rope.cos empty
+  // skips it). x [S, heads, D] in place, any row and head strides.
+  struct HeadNorm {
+    bool enabled = false;
+    View w;
+    float eps = 0;
+    NormRounding rounding = NormRounding::once;
+  };
   virtual void head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) = 0;
 
   // ---- pointwise --------------------------------------------------------------------------------------------------
   // out = round(value * round(silu(gate))); gate, value, out [S, F], rows may be strided; out may be gate or value.
   virtual void swiglu(const View& gate, const View& value, const View& out) = 0;
-  virtual void silu(const View& x, const View& y) = 0;                       // y = round(x / (1 + exp(-x))), in place allowed
+  virtual void silu(const View& x, const View& y) = 0;  // y = round(x / (1 + exp(-x))), in place allowed
   enum class Gelu : uint8_t { tanh, erf };
   virtual void gelu(const View& x, Gelu kind, const View& y) = 0;            // f32 inside, one round; in place allowed
   virtual void add(const View& x, const View& y, const View& out) = 0;       // out = round(x + y), in place allowed
@@ -167,7 +176,7 @@ class Ops {
   virtual void scaled_add(const View& x, const View& y, const View& scale) = 0;
   // out = round(round(c[0]*a) + round(c[1]*b)); c [2] f32 on the device; f32 views; in place on a or b.
   virtual void lincomb(const View& c, const View& a, const View& b, const View& out) = 0;
-  // Channel-wise x = round_f32(x * std[c] + mean[c]) (denormalise); x [C, ...] f32; std, mean [C] f32; in place allowed.
+  // y = round(round(x * std[c]) + mean[c]) (denormalise); x, y [C, ...] f32; std, mean [C] f32; in place allowed.
   virtual void channel_affine(const View& x, const View& std, const View& mean, const View& y) = 0;
 
   // ---- attention -------------------------------------------------------------------------------------------------
@@ -177,14 +186,16 @@ class Ops {
   // ---- convolutions (channels first; see vae.md) -------------------------------------------------------------------
   // conv1d and transposed1d: x [I, L] -> y [O, L']. conv3d: x [I, T, H, W] -> y [O, T', H', W'].
   virtual void conv(const Conv& conv, const View& x, const View& y) = 0;
-  // Group norm per frame with affine, then silu: x, y [C, T, H, W]; statistics over (C/groups, H, W) of each t. In place allowed.
+  // Group norm per frame with affine, then silu: x, y [C, T, H, W]; statistics over (C/groups, H, W) of each t.
+  // In place allowed.
   virtual void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) = 0;
   // y = x + sin(a x)^2 * inv; a, inv [C] f32; x, y [C, L]. In place allowed.
   virtual void snake(const View& x, const View& a, const View& inv, const View& y) = 0;
-  // Anti-aliased snake of vae.md 11: 2x up (12 taps `up`), snake, 2x down (12 taps `down`), replicate padding. x, y [C, L].
-  virtual void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down, const View& y) = 0;
+  // Anti-aliased snake: 2x up (12 taps `up`), snake, 2x down (12 taps `down`), replicate padding. x, y [C, L].
+  virtual void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
+                        const View& y) = 0;
 
-  // ---- reduce -----------------------------------------------------------------------------------------------------------
+  // ---- reduce -------------------------------------------------------------------------------------------------------
   // out[0] = sum (a-b)^2, out[1] = sum b^2, as f32 accumulated in a fixed order; a, b same dims. For step policies.
   virtual void l2_pair(const View& a, const View& b, const View& out) = 0;
   // flags[0] |= 1 when x has a NaN or Inf; flags [1] i32.

@@ -26,7 +26,8 @@ Format MatrixSource::format() const {
 
 int64_t MatrixSource::stored_bytes() const {
   double bits = 0;
-  for (const Part& part : parts) bits += row_of(part.matrix.format).bits_per_weight * static_cast<double>(part.rows * cols);
+  for (const Part& part : parts)
+    bits += row_of(part.matrix.format).bits_per_weight * static_cast<double>(part.rows * cols);
   return static_cast<int64_t>(bits / 8);
 }
 
@@ -37,7 +38,8 @@ void MatrixSource::decode_rows(int64_t first, int64_t count, float* out) const {
     const int64_t begin = first > start ? first : start;
     const int64_t end = first + count < start + part.rows ? first + count : start + part.rows;
     const FormatRow& format = row_of(part.matrix.format);
-    for (int64_t r = begin; r < end; ++r) format.decode_row(part.matrix, part.first + r - start, out + (r - first) * cols);
+    for (int64_t r = begin; r < end; ++r)
+      format.decode_row(part.matrix, part.first + r - start, out + (r - first) * cols);
     start += part.rows;
   }
 }

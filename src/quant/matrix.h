@@ -1,4 +1,5 @@
-// A weight matrix as it lies in a checkpoint: its storage format, its bytes, and the order in which its rows are to be read.
+// A weight matrix as it lies in a checkpoint: its storage format, its bytes, and the order in which its rows are to be
+// read.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +18,11 @@ namespace h3 {
 struct StoredMatrix {
   Format format = Format::f32;
   int64_t rows = 0, cols = 0;
-  std::span<const std::byte> data;      // payload in the format's canonical layout
-  std::span<const std::byte> scale;     // side tensors of ComfyUI formats, empty otherwise (see the format's codec)
+  std::span<const std::byte> data;   // payload in the format's canonical layout
+  std::span<const std::byte> scale;  // side tensors of ComfyUI formats, empty otherwise (see the format's codec)
   std::span<const std::byte> scale2;
-  std::span<const std::byte> pre_scale; // AWQ pre_quant_scale, [cols] bf16
-  int32_t flags = 0;                    // format specific (e.g. convrot group size)
+  std::span<const std::byte> pre_scale;  // AWQ pre_quant_scale, [cols] bf16
+  int32_t flags = 0;                     // format specific (e.g. convrot group size)
   std::shared_ptr<const void> keep_alive;
 };
 
@@ -33,13 +34,13 @@ struct MatrixSource {
     int64_t first = 0;  // first row of `matrix`
     int64_t rows = 0;   // consecutive rows taken
   };
-  std::string name;     // canonical name, for messages and labels
+  std::string name;  // canonical name, for messages and labels
   int64_t rows = 0, cols = 0;
   std::vector<Part> parts;
 
   void append(const StoredMatrix& matrix, int64_t first, int64_t count);
-  Format format() const;                                       // of the first part
-  int64_t stored_bytes() const;                                // bytes of the rows taken
+  Format format() const;                                             // of the first part
+  int64_t stored_bytes() const;                                      // bytes of the rows taken
   void decode_rows(int64_t first, int64_t count, float* out) const;  // [count, cols], exact values of the format
 };
 

@@ -1,4 +1,5 @@
-// Memory: Device -> Buffer (one allocation, move-only) -> View (typed, strided window) and Tensor (a Buffer with its View).
+// Memory: Device -> Buffer (one allocation, move-only) -> View (typed, strided window) and Tensor (a Buffer with its
+// View).
 #pragma once
 
 #include <array>
@@ -52,11 +53,11 @@ struct View {
   bool contiguous() const;
   // Sub-ranges share memory. Programmer errors (out of range) assert.
   View slice(int axis, int64_t begin, int64_t count) const;
-  View select(int axis, int64_t index) const;                  // drops the axis
-  View reshape(std::initializer_list<int64_t> dims) const;     // contiguous views only; one dim may be -1
-  View split(int axis, int64_t inner) const;                   // [.., n, ..] -> [.., n/inner, inner, ..]
-  View as(DType other) const;                                  // same bytes, other type of the same size
-  std::string shape() const;                                   // "[12, 96]"
+  View select(int axis, int64_t index) const;               // drops the axis
+  View reshape(std::initializer_list<int64_t> dims) const;  // contiguous views only; one dim may be -1
+  View split(int axis, int64_t inner) const;                // [.., n, ..] -> [.., n/inner, inner, ..]
+  View as(DType other) const;                               // same bytes, other type of the same size
+  std::string shape() const;                                // "[12, 96]"
 };
 
 // Where memory lives and how it is reached. Host back ends share HostDevice.
@@ -69,12 +70,12 @@ class Device {
   virtual Buffer allocate(int64_t bytes, const char* what) = 0;
   virtual void release(void* data, int64_t bytes) noexcept = 0;
   // Ordered after earlier calls on this device; return when the host memory may be reused / is filled.
-  virtual void upload(const void* host, View destination) = 0;    // destination contiguous
-  virtual void download(View source, void* host) = 0;             // source contiguous
-  virtual int64_t allocated_bytes() const = 0;                    // now
-  virtual int64_t peak_bytes() const = 0;                         // since the last reset_peak
+  virtual void upload(const void* host, View destination) = 0;  // destination contiguous
+  virtual void download(View source, void* host) = 0;           // source contiguous
+  virtual int64_t allocated_bytes() const = 0;                  // now
+  virtual int64_t peak_bytes() const = 0;                       // since the last reset_peak
   virtual void reset_peak() = 0;
-  virtual int64_t allocations() const = 0;                        // how many so far: the step loop asserts it stands still
+  virtual int64_t allocations() const = 0;  // how many so far: the step loop asserts it stands still
 };
 
 class HostDevice final : public Device {
