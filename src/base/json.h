@@ -31,6 +31,7 @@ class Json {
 
   static Json array(std::initializer_list<Json> items = {});
   static Json object(std::initializer_list<Member> members = {});
+  static Json object(std::vector<Member> members);  // names must be unique
 
   // Throws Error(data) naming `what` and the byte offset. Rejects duplicate keys, depth > 64, trailing bytes,
   // invalid UTF-8 in strings, unpaired surrogates, NaN/Infinity and numbers outside the range of double.
@@ -63,7 +64,7 @@ class Json {
   Json& set(std::string key, Json value);  // appends or replaces; returns *this
   Json& push(Json value);                  // returns *this
 
-  // indent < 0: one line. Doubles are written with the fewest digits that read back equal.
+  // indent < 0: one line. Doubles are written with the fewest digits that read back equal; NaN and Inf as null.
   std::string dump(int indent = -1) const;
 
  private:

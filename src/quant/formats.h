@@ -6,7 +6,9 @@
 
 namespace h3 {
 
-enum class Format : uint8_t { f32, bf16, f16, f64, i64, i32, i8, u8 };
+enum class Format : uint8_t {
+  f32, bf16, f16, f64, i64, i32, i16, i8, u64, u32, u16, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0
+};
 
 struct StoredMatrix;
 

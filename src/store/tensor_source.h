@@ -34,16 +34,28 @@ class TensorSource {
   virtual std::string id() const = 0;                           // model id of design.md 6 (header hash + size)
   const TensorInfo* find(const std::string& name) const;        // nullptr when absent
 
+ protected:
+  void index_tensors();  // every reader calls it last in its constructor
+
  private:
-  mutable std::map<std::string, const TensorInfo*> index_;
+  std::map<std::string, const TensorInfo*> index_;
 };
 
-// A safetensors file, or a sharded one through its *.index.json. Everything is validated: header length, JSON, dtypes,
-// shapes against byte counts, offsets sorted, gap-free and inside the file, unique names, index and shards agreeing.
-// Error(data) names file, tensor, value and what is allowed.
+// "tensor 'x' [2, 3] bf16": how messages name a tensor.
+std::string describe(const TensorInfo& info);
+std::string shape_text(const std::vector<int64_t>& dims);  // "[2, 3]"; -1 is written as "any"
+
+// A safetensors file, a sharded one through its *.index.json, or the folder that holds one of these. Everything is
+// validated: header length, JSON, dtypes, shapes against byte counts, tensors gap-free and without overlap up to the end
+// of the file, unique names, index and shards agreeing, shards inside the folder. Error(data) names file, tensor, value
+// and what is allowed. The header may list tensors in any order; tensors() is in order of offset.
 std::unique_ptr<TensorSource> open_safetensors(const std::string& path);
 
-// Writes one safetensors file (dumps, caches, tests).
+// The same for a whole file in memory, which the caller keeps alive. `name` stands for the path.
+std::unique_ptr<TensorSource> open_safetensors(const std::string& name, std::span<const std::byte> bytes);
+
+// Writes one safetensors file (dumps, caches, tests): tensors by falling element size, then by name. Error(io) when the
+// disk is full; an interrupted write leaves no file.
 struct TensorToWrite {
   std::string name;
   Format format = Format::f32;
