@@ -98,8 +98,8 @@ enum class NormRounding : uint8_t { once, twice };
 // Rotation tables and where they round. Pairs (j, j + pairs) of the first 2*pairs features of each head:
 //   y[j] = x[j] c[j] - x[j+pairs] s[j];   y[j+pairs] = x[j+pairs] c[j] + x[j] s[j];   the rest passes.
 enum class RopeRounding : uint8_t {
-  per_op,  // c and s rounded to T; each product and the sum rounded to T (DiT, language model, video decoder)
-  once     // all f32, one round_T (vision tower)
+  per_op,  // c and s rounded to T; each product and the sum rounded to T (DiT, language model)
+  once     // all f32, one round_T (vision tower, video decoder)
 };
 struct Rope {
   View cos, sin;  // [S, pairs] f32
@@ -112,6 +112,20 @@ struct AttentionArgs {
   View out;         // like q
   float scale = 1;  // softmax(scale * q k^T) v
   bool causal = false;  // query i sees keys 0 .. i (S == K)
+};
+
+// One raw tile of a tiled video decode and its place (spec vae 3 step 8 and 4.2). A raw tile is what proj_out leaves:
+// [>= t*h*w, channels*pt*p*p] f32, row (t, y, x), features (channel, sub-frame, sub-row, sub-column); its pixel
+// (frame, r, c) is row (frame / pt, r / p, c / p), feature (., frame % pt, r % p, c % p). All tiles of a canvas are
+// equally large.
+struct TileBlend {
+  View tile;                                 // the tile that owns the pixels of `out`
+  View up, left;                             // its raw upper and left neighbours; empty at the canvas edge
+  int64_t t = 0, h = 0, w = 0;               // extents of a tile in latent units
+  int pt = 4, p = 16;                        // frames per latent frame, pixels per latent position
+  int64_t overlap_up = 0, overlap_left = 0;  // pixels shared with `up`, `left`
+  int64_t first_frame = 0;
+  View out;  // [channels, frames, rows, columns] f32, any strides: tile pixels (first_frame + f, r, c)
 };
 
 class Ops {
@@ -143,7 +157,8 @@ class Ops {
   virtual void linear(const Linear& weight, const View& x, const View& y) = 0;
 
   // ---- norm ---------------------------------------------------------------------------------------------------------
-  // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed.
+  // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed. In
+  // rms_norm and layer_norm x and y may differ in type; the roundings are to the type of y.
   virtual void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) = 0;
   // y = (x - mean) * rsqrt(var + eps) * w + b, biased variance, f32, one round_T. w, b [n] f32. In place allowed.
   virtual void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) = 0;
@@ -166,13 +181,15 @@ class Ops {
 
   // ---- pointwise --------------------------------------------------------------------------------------------------
   // out = round(value * round(silu(gate))); gate, value, out [S, F], rows may be strided; out may be gate or value.
+  // The product saturates to +-65504 in f16: the video decoder's hidden layer may exceed that (spec vae 10).
   virtual void swiglu(const View& gate, const View& value, const View& out) = 0;
   virtual void silu(const View& x, const View& y) = 0;  // y = round(x / (1 + exp(-x))), in place allowed
   enum class Gelu : uint8_t { tanh, erf };
   virtual void gelu(const View& x, Gelu kind, const View& y) = 0;            // f32 inside, one round; in place allowed
   virtual void add(const View& x, const View& y, const View& out) = 0;       // out = round(x + y), in place allowed
   virtual void multiply(const View& x, const View& y, const View& out) = 0;  // out = round(x * y), in place allowed
-  // x = round(x + round(scale * y)); x [S, n] T (or f32 with y f16: then scale*y is f32), scale [n] f32. In place on x.
+  // x = round(x + round(scale * y)); x [S, n] T (or f32 with y bf16 or f16: then all of it is f32), scale [n] f32. In
+  // place on x.
   virtual void scaled_add(const View& x, const View& y, const View& scale) = 0;
   // out = round(round(c[0]*a) + round(c[1]*b)); c [2] f32 on the device; f32 views; in place on a or b.
   virtual void lincomb(const View& c, const View& a, const View& b, const View& out) = 0;
@@ -194,6 +211,15 @@ class Ops {
   // Anti-aliased snake: 2x up (12 taps `up`), snake, 2x down (12 taps `down`), replicate padding. x, y [C, L].
   virtual void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
                         const View& y) = 0;
+
+  // ---- video pixels -------------------------------------------------------------------------------------------------
+  // V = tile[r, c]; with e = overlap_up, r < e: V = round(round(up[p*h-e+r, c] * wa) + round(V * wb)), wb = round(r/e),
+  // wa = round(1 - wb); then likewise over columns with left[r, p*w-e+c]. Neighbours are raw, the diagonal tile takes
+  // no part. The default body runs on the host's pool.
+  virtual void blend_tile(const TileBlend& args);
+  // y = min(max(round(round(x * std[c]) + mean[c]), 0), 1), NaN stays; x, y [C, ...] f32, any strides; std, mean [C]
+  // f32; in place allowed. Default body as above.
+  virtual void to_unit_range(const View& x, const View& std, const View& mean, const View& y);
 
   // ---- reduce -------------------------------------------------------------------------------------------------------
   // out[0] = sum (a-b)^2, out[1] = sum b^2, as f32 accumulated in a fixed order; a, b same dims. For step policies.
