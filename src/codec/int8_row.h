@@ -1,0 +1,25 @@
+// One row of values as int8 with one scale: symmetric, absmax / 127. The same arithmetic, in f32 without contraction into
+// fused multiply-adds, on every back end, so that the integers agree exactly.
+#pragma once
+
+#include <cstdint>
+
+#include "codec/scalar.h"
+
+namespace h3 {
+
+// value ~ q * scale. A row of zeros has scale 0; a row with a NaN or Inf has a scale that is not finite.
+H3_HD static inline float int8_row_scale(float absmax) { return absmax / 127.0f; }
+
+// What a value is multiplied by before rounding. Rows below 1e-30 count as zero: 127 / absmax must not overflow.
+H3_HD static inline float int8_row_inverse(float absmax) { return absmax >= 1e-30f ? 127.0f / absmax : 0.0f; }
+
+// Nearest even, by adding and taking away 1.5 * 2^23 (f32 with round-to-nearest): |value * inverse| <= 127 (1 + 2^-22).
+H3_HD static inline int8_t int8_row_quantise(float value, float inverse) {
+  const float magic = 12582912.0f;
+  const float shifted = value * inverse + magic;
+  const int32_t q = static_cast<int32_t>(f32_bits(shifted)) - static_cast<int32_t>(f32_bits(magic));
+  return static_cast<int8_t>(q > 127 ? 127 : q < -127 ? -127 : q);
+}
+
+}  // namespace h3
