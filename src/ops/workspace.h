@@ -33,10 +33,16 @@ class Workspace {
   Workspace(Device& device, WorkspacePlan plan, const char* what);
   View operator[](const char* name) const;  // asserts that the slot exists
   int64_t bytes() const { return plan_.bytes; }
+  // Debug builds: call number `call` comes next (each number is entered, or none). Checks the guard bytes behind the
+  // slots whose life has ended and fills them with NaN; a number below the last one begins another forward. Release
+  // builds: nothing.
+  void enter(int call);
 
  private:
   WorkspacePlan plan_;
   Buffer slab_;
+  std::vector<uint8_t> live_;  // debug builds: [slots]
+  int last_call_ = -1;
 };
 
 }  // namespace h3
