@@ -203,10 +203,14 @@ class Parser {
     uint32_t value = 0;
     for (int i = 0; i < 4; ++i, ++at_) {
       const char c = at_ < text_.size() ? text_[at_] : '\0';
-      if (is_digit(c)) value = value * 16 + static_cast<uint32_t>(c - '0');
-      else if (c >= 'a' && c <= 'f') value = value * 16 + static_cast<uint32_t>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') value = value * 16 + static_cast<uint32_t>(c - 'A' + 10);
-      else error("four hexadecimal digits");
+      if (is_digit(c))
+        value = value * 16 + static_cast<uint32_t>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        value = value * 16 + static_cast<uint32_t>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        value = value * 16 + static_cast<uint32_t>(c - 'A' + 10);
+      else
+        error("four hexadecimal digits");
     }
     return value;
   }
@@ -226,7 +230,9 @@ class Parser {
     const char c = at_ < text_.size() ? text_[at_] : '\0';
     ++at_;
     switch (c) {
-      case '"': case '\\': case '/': out += c; return;
+      case '"':
+      case '\\':
+      case '/': out += c; return;
       case 'b': out += '\b'; return;
       case 'f': out += '\f'; return;
       case 'n': out += '\n'; return;
@@ -281,8 +287,10 @@ void write_string(std::string& out, std::string_view text) {
     } else {
       // Texts of users (paths, prompts) may hold any bytes; what is written must stay valid.
       const size_t length = utf8_sequence(text.substr(i));
-      if (length == 0) out += "\\ufffd";
-      else out.append(text, i, length);
+      if (length == 0)
+        out += "\\ufffd";
+      else
+        out.append(text, i, length);
       i += std::max<size_t>(length, 1);
     }
   }

@@ -48,8 +48,8 @@ class Json {
 
   // Typed access; each throws Error(data, "expected ..., found ...") on a mismatch.
   bool as_bool() const;
-  int64_t as_int() const;      // an integer, or a number without fraction
-  double as_double() const;    // any number
+  int64_t as_int() const;    // an integer, or a number without fraction
+  double as_double() const;  // any number
   const std::string& as_string() const;
   const std::vector<Json>& items() const;      // array elements
   const std::vector<Member>& members() const;  // object members in file order

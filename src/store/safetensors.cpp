@@ -22,10 +22,10 @@ struct DtypeName {
   Format format;
 };
 constexpr DtypeName kDtypes[] = {
-    {"F64", Format::f64},         {"F32", Format::f32},         {"F16", Format::f16},         {"BF16", Format::bf16},
-    {"I64", Format::i64},         {"I32", Format::i32},         {"I16", Format::i16},         {"I8", Format::i8},
-    {"U64", Format::u64},         {"U32", Format::u32},         {"U16", Format::u16},         {"U8", Format::u8},
-    {"BOOL", Format::boolean},    {"F8_E4M3", Format::f8_e4m3}, {"F8_E5M2", Format::f8_e5m2}, {"F8_E8M0", Format::f8_e8m0},
+    {"F64", Format::f64},      {"F32", Format::f32},         {"F16", Format::f16},         {"BF16", Format::bf16},
+    {"I64", Format::i64},      {"I32", Format::i32},         {"I16", Format::i16},         {"I8", Format::i8},
+    {"U64", Format::u64},      {"U32", Format::u32},         {"U16", Format::u16},         {"U8", Format::u8},
+    {"BOOL", Format::boolean}, {"F8_E4M3", Format::f8_e4m3}, {"F8_E5M2", Format::f8_e5m2}, {"F8_E8M0", Format::f8_e8m0},
 };
 
 uint64_t element_bytes(Format format) { return static_cast<uint64_t>(row_of(format).bits_per_weight) / 8; }
@@ -41,8 +41,10 @@ class HeaderReader {
     const Json header = Json::parse(text, path_ + " (safetensors header)");
     std::vector<TensorInfo> found;
     for (const auto& [name, entry] : header.members()) {
-      if (name == "__metadata__") read_metadata(entry, metadata);
-      else found.push_back(read_entry(name, entry));
+      if (name == "__metadata__")
+        read_metadata(entry, metadata);
+      else
+        found.push_back(read_entry(name, entry));
     }
     std::sort(found.begin(), found.end(), [](const TensorInfo& a, const TensorInfo& b) {
       return std::tuple(a.offset, a.data.size(), a.name) < std::tuple(b.offset, b.data.size(), b.name);
@@ -52,21 +54,25 @@ class HeaderReader {
   }
 
  private:
-  [[noreturn]] void bad(const std::string& problem) const { fail(Code::data, "%s: %s", path_.c_str(), problem.c_str()); }
+  [[noreturn]] void bad(const std::string& problem) const {
+    fail(Code::data, "%s: %s", path_.c_str(), problem.c_str());
+  }
   [[noreturn]] void bad_tensor(const std::string& name, const std::string& problem) const {
     bad("tensor '" + name + "': " + problem);
   }
 
   std::string_view header_text() {
     if (bytes_.size() < 8) {
-      bad(strf("%zu bytes are too few for a safetensors file, which starts with an 8-byte header length", bytes_.size()));
+      bad(strf("%zu bytes are too few for a safetensors file, which starts with an 8-byte header length",
+               bytes_.size()));
     }
     uint64_t length = 0;
     for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint64_t>(bytes_[static_cast<size_t>(i)]);
     if (length > bytes_.size() - 8 || length > kMaxHeader) {
-      bad(strf("the header length is %llu, but %zu bytes follow and at most %llu are allowed; the file is truncated or "
-               "not safetensors",
-               static_cast<unsigned long long>(length), bytes_.size() - 8, static_cast<unsigned long long>(kMaxHeader)));
+      bad(strf(
+          "the header length is %llu, but %zu bytes follow and at most %llu are allowed; the file is truncated or "
+          "not safetensors",
+          static_cast<unsigned long long>(length), bytes_.size() - 8, static_cast<unsigned long long>(kMaxHeader)));
     }
     payload_ = bytes_.subspan(8 + static_cast<size_t>(length));
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + 8, static_cast<size_t>(length));
@@ -124,10 +130,10 @@ class HeaderReader {
     const uint64_t begin = natural(name, offsets->at(size_t{0}), "\"data_offsets\"");
     const uint64_t end = natural(name, offsets->at(size_t{1}), "\"data_offsets\"");
     if (begin > end || end > payload_.size()) {
-      bad_tensor(name, strf("data_offsets [%llu, %llu] must rise and end within the %zu bytes of data; the file is "
-                            "truncated or damaged",
-                            static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end),
-                            payload_.size()));
+      bad_tensor(name,
+                 strf("data_offsets [%llu, %llu] must rise and end within the %zu bytes of data; the file is "
+                      "truncated or damaged",
+                      static_cast<unsigned long long>(begin), static_cast<unsigned long long>(end), payload_.size()));
     }
     if (end - begin != expected) {
       bad_tensor(name, strf("%llu bytes of data, but shape %s of %s needs %llu",
@@ -147,10 +153,10 @@ class HeaderReader {
     for (const TensorInfo& info : sorted) {
       if (info.offset != next) {
         const std::string before = previous == nullptr ? "the start of the data" : "tensor '" + previous->name + "'";
-        bad_tensor(info.name, strf("starts at data offset %llu, but %s ends at %llu: %s are not allowed",
-                                   static_cast<unsigned long long>(info.offset - start), before.c_str(),
-                                   static_cast<unsigned long long>(next - start),
-                                   info.offset < next ? "overlaps" : "gaps"));
+        bad_tensor(info.name,
+                   strf("starts at data offset %llu, but %s ends at %llu: %s are not allowed",
+                        static_cast<unsigned long long>(info.offset - start), before.c_str(),
+                        static_cast<unsigned long long>(next - start), info.offset < next ? "overlaps" : "gaps"));
       }
       next += info.data.size();
       previous = &info;
@@ -231,9 +237,11 @@ class SafetensorsSource final : public TensorSource {
     }
     std::map<std::string, std::string> shard_of;
     for (const auto& [tensor, shard] : weight_map->members()) {
-      if (!shard.is_string()) fail(Code::data, "%s: the shard of tensor '%s' must be a file name", path.c_str(), tensor.c_str());
+      if (!shard.is_string())
+        fail(Code::data, "%s: the shard of tensor '%s' must be a file name", path.c_str(), tensor.c_str());
       const std::string& name = shard.as_string();
-      if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string_view("/\\\0", 3)) != name.npos) {
+      if (name.empty() || name == "." || name == ".." ||
+          name.find_first_of(std::string_view("/\\\0", 3)) != name.npos) {
         fail(Code::data, "%s: tensor '%s' names shard '%s'; shards must lie in the folder of the index", path.c_str(),
              tensor.c_str(), name.c_str());
       }
@@ -247,12 +255,16 @@ class SafetensorsSource final : public TensorSource {
     for (size_t i = first; i < tensors_.size(); ++i) {
       const auto entry = shard_of.find(tensors_[i].name);
       if (entry == shard_of.end()) {
-        fail(Code::data, "%s: shard '%s' holds tensor '%s', which the index does not list; index and shards are not from "
-             "the same release", index_path.c_str(), shard.c_str(), tensors_[i].name.c_str());
+        fail(Code::data,
+             "%s: shard '%s' holds tensor '%s', which the index does not list; index and shards are not from "
+             "the same release",
+             index_path.c_str(), shard.c_str(), tensors_[i].name.c_str());
       }
       if (entry->second != shard) {
-        fail(Code::data, "%s: tensor '%s' lies in shard '%s', but the index says '%s'; index and shards are not from the "
-             "same release", index_path.c_str(), tensors_[i].name.c_str(), shard.c_str(), entry->second.c_str());
+        fail(Code::data,
+             "%s: tensor '%s' lies in shard '%s', but the index says '%s'; index and shards are not from the "
+             "same release",
+             index_path.c_str(), tensors_[i].name.c_str(), shard.c_str(), entry->second.c_str());
       }
     }
   }
@@ -264,8 +276,10 @@ class SafetensorsSource final : public TensorSource {
     uint64_t sum = 0;
     for (const TensorInfo& info : tensors_) sum += info.data.size();
     if (total->as_double() != static_cast<double>(sum)) {
-      fail(Code::data, "%s: total_size is %s, but the tensors of the shards have %llu bytes; index and shards are not from "
-           "the same release", index_path.c_str(), total->dump().c_str(), static_cast<unsigned long long>(sum));
+      fail(Code::data,
+           "%s: total_size is %s, but the tensors of the shards have %llu bytes; index and shards are not from "
+           "the same release",
+           index_path.c_str(), total->dump().c_str(), static_cast<unsigned long long>(sum));
     }
   }
 

@@ -1,5 +1,5 @@
-// Checkpoint files as named tensors. A reader (safetensors, later CMF and GGUF) yields TensorInfo entries; nothing above
-// this layer knows a byte layout.
+// Checkpoint files as named tensors. A reader (safetensors, later CMF and GGUF) yields TensorInfo entries; nothing
+// above this layer knows a byte layout.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,20 @@ struct TensorInfo {
   std::string name;
   Format format = Format::f32;
   std::vector<int64_t> dims;
-  std::span<const std::byte> data;   // mapped; empty for zero elements
-  std::string file;                  // path, for messages
-  uint64_t offset = 0;               // of data in the file
+  std::span<const std::byte> data;  // mapped; empty for zero elements
+  std::string file;                 // path, for messages
+  uint64_t offset = 0;              // of data in the file
 };
 
 // One component's worth of files: a single file, or the shards of one folder with their index.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  virtual const std::vector<TensorInfo>& tensors() const = 0;   // in file order
+  virtual const std::vector<TensorInfo>& tensors() const = 0;  // in file order
   virtual const std::map<std::string, std::string>& metadata() const = 0;
   virtual const std::vector<std::string>& files() const = 0;
-  virtual std::string id() const = 0;                           // model id of design.md 6 (header hash + size)
-  const TensorInfo* find(const std::string& name) const;        // nullptr when absent
+  virtual std::string id() const = 0;                     // model id of design.md 6 (header hash + size)
+  const TensorInfo* find(const std::string& name) const;  // nullptr when absent
 
  protected:
   void index_tensors();  // every reader calls it last in its constructor
@@ -46,9 +46,9 @@ std::string describe(const TensorInfo& info);
 std::string shape_text(const std::vector<int64_t>& dims);  // "[2, 3]"; -1 is written as "any"
 
 // A safetensors file, a sharded one through its *.index.json, or the folder that holds one of these. Everything is
-// validated: header length, JSON, dtypes, shapes against byte counts, tensors gap-free and without overlap up to the end
-// of the file, unique names, index and shards agreeing, shards inside the folder. Error(data) names file, tensor, value
-// and what is allowed. The header may list tensors in any order; tensors() is in order of offset.
+// validated: header length, JSON, dtypes, shapes against byte counts, tensors gap-free and without overlap up to the
+// end of the file, unique names, index and shards agreeing, shards inside the folder. Error(data) names file, tensor,
+// value and what is allowed. The header may list tensors in any order; tensors() is in order of offset.
 std::unique_ptr<TensorSource> open_safetensors(const std::string& path);
 
 // The same for a whole file in memory, which the caller keeps alive. `name` stands for the path.

@@ -21,7 +21,8 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(Json, ReadsEveryKind) {
-  const Json json = Json::parse(R"( {"a": [1, -2.5e1, true, false, null], "b": {"c": "x\n\u00e9\ud83d\ude00/"}} )", "x.json");
+  const Json json =
+      Json::parse(R"( {"a": [1, -2.5e1, true, false, null], "b": {"c": "x\n\u00e9\ud83d\ude00/"}} )", "x.json");
   EXPECT_EQ(json.at("a").size(), 5u);
   EXPECT_EQ(json.at("a").at(size_t{0}).as_int(), 1);
   EXPECT_EQ(json.at("a").at(size_t{1}).as_int(), -25);
@@ -31,9 +32,7 @@ TEST(Json, ReadsEveryKind) {
   EXPECT_EQ(json.find("z"), nullptr);
 }
 
-TEST(Json, KeepsTheOrderOfMembers) {
-  EXPECT_EQ(Json::parse(R"({"z":1,"a":2})", "x").dump(), R"({"z":1,"a":2})");
-}
+TEST(Json, KeepsTheOrderOfMembers) { EXPECT_EQ(Json::parse(R"({"z":1,"a":2})", "x").dump(), R"({"z":1,"a":2})"); }
 
 TEST(Json, NumbersReadBackEqual) {
   for (const double value : {0.1, 1e-310, 5e-324, 1.7976931348623157e308, -0.0, 123456789.125}) {
@@ -51,8 +50,9 @@ TEST(Json, NumbersReadBackEqual) {
 }
 
 TEST(Json, RejectsWhatIsNotJson) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "01", "1.", ".5", "+1", "-", "1e", "NaN", "Infinity",
-                           "tru", "\"a", "\"\\x\"", "\"\\u12g4\"", "[1] 2", "'a'", "{\"a\" 1}", "[1 2]", "nullx"}) {
+  for (const char* text : {"",        " ",           "{",     "[1,]", "{\"a\":1,}", "{a:1}",    "01",   "1.",
+                           ".5",      "+1",          "-",     "1e",   "NaN",        "Infinity", "tru",  "\"a",
+                           "\"\\x\"", "\"\\u12g4\"", "[1] 2", "'a'",  "{\"a\" 1}",  "[1 2]",    "nullx"}) {
     EXPECT_NE(error_of(text), "") << text;
   }
   EXPECT_EQ(error_of("[1, }"), "x.json: invalid JSON at byte 4: expected a value, found '}'");
@@ -70,8 +70,8 @@ TEST(Json, BoundsTheDepth) {
 }
 
 TEST(Json, RejectsBadText) {
-  for (const char* text : {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"", "\"a\nb\"",
-                           R"("\ud800")", R"("\udc00")", R"("\ud800\u0041")"}) {
+  for (const char* text : {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\"\xe2\x82\"",
+                           "\"a\nb\"", R"("\ud800")", R"("\udc00")", R"("\ud800\u0041")"}) {
     EXPECT_NE(error_of(text), "") << text;
   }
   EXPECT_NE(error_of("1e999"), "");
@@ -96,7 +96,8 @@ TEST(Json, WritesDeterministically) {
   Json json;
   json.set("b", Json::array({1, 2.5, "q\"\\\x01"})).set("a", Json::object({{"n", nullptr}})).set("e", Json::array());
   EXPECT_EQ(json.dump(), R"({"b":[1,2.5,"q\"\\\u0001"],"a":{"n":null},"e":[]})");
-  EXPECT_EQ(json.dump(1), "{\n \"b\": [\n  1,\n  2.5,\n  \"q\\\"\\\\\\u0001\"\n ],\n \"a\": {\n  \"n\": null\n },\n \"e\": []\n}");
+  EXPECT_EQ(json.dump(1),
+            "{\n \"b\": [\n  1,\n  2.5,\n  \"q\\\"\\\\\\u0001\"\n ],\n \"a\": {\n  \"n\": null\n },\n \"e\": []\n}");
   EXPECT_EQ(Json("\xff").dump(), "\"\\ufffd\"");
   EXPECT_EQ(Json(uint64_t{7}).as_int(), 7);
 }

@@ -18,8 +18,9 @@ namespace fs = std::filesystem;
 class Safetensors : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / (std::string("h3_st_") + testing::UnitTest::GetInstance()->current_test_info()->name() +
-                                           std::to_string(::getpid()));
+    folder_ = fs::temp_directory_path() /
+              (std::string("h3_st_") + testing::UnitTest::GetInstance()->current_test_info()->name() +
+               std::to_string(::getpid()));
     fs::create_directories(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }
@@ -86,8 +87,8 @@ TEST_F(Safetensors, RoundTrip) {
 
 TEST_F(Safetensors, EveryDtypeHasItsSize) {
   const std::pair<const char*, int> kinds[] = {
-      {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},
-      {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
+      {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},  {"I32", 4},     {"I16", 2},     {"I8", 1},
+      {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1},   {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}};
   for (const auto& [dtype, size] : kinds) {
     const std::string header = std::string(R"({"t":{"dtype":")") + dtype + R"(","shape":[3],"data_offsets":[0,)" +
                                std::to_string(3 * size) + "]}}";
@@ -96,8 +97,10 @@ TEST_F(Safetensors, EveryDtypeHasItsSize) {
 }
 
 TEST_F(Safetensors, HeaderOrderDoesNotMatter) {
-  const auto source = open_safetensors(put("o.safetensors",
-      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   )", 5));
+  const auto source = open_safetensors(put(
+      "o.safetensors",
+      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[3,5]},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   )",
+      5));
   EXPECT_EQ(source->tensors()[0].name, "a");
   EXPECT_EQ(source->tensors()[1].name, "b");
 }
@@ -130,11 +133,14 @@ TEST_F(Safetensors, RejectsBadEntries) {
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4, {"tensor 'a'", "[0, 8]", "4 bytes"}},
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4, {"tensor 'a'", "4 bytes", "[2]", "8"}},
       {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4, {"tensor 'a'", "overflows"}},
-      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4,
+      {R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+       4,
        {"\"a\" twice"}},
-      {R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4,
+      {R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+       4,
        {"tensor 'b'", "tensor 'a' ends at 3", "overlaps"}},
-      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4,
+      {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+       4,
        {"tensor 'b'", "tensor 'a' ends at 1", "gaps"}},
       {R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4, {"tensor 'b'", "start of the data", "gaps"}},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 4, {"3 bytes follow the last tensor"}},
@@ -144,7 +150,8 @@ TEST_F(Safetensors, RejectsBadEntries) {
 
 TEST_F(Safetensors, TruncationAtEveryByteIsAnError) {
   const float values[6] = {1, 2, 3, 4, 5, 6};
-  write_safetensors(path("x.safetensors"), {{"m", Format::f32, {2, 3}, std::as_bytes(std::span(values))}}, {{"k", "v"}});
+  write_safetensors(path("x.safetensors"), {{"m", Format::f32, {2, 3}, std::as_bytes(std::span(values))}},
+                    {{"k", "v"}});
   const size_t size = fs::file_size(path("x.safetensors"));
   for (size_t n = 0; n < size; ++n) {
     fs::copy_file(path("x.safetensors"), path("cut"), fs::copy_options::overwrite_existing);
@@ -177,10 +184,12 @@ TEST_F(Safetensors, RejectsIndicesThatDisagree) {
       {R"({"weight_map":{"a":"s1.safetensors","b":"/etc/passwd"}})", {"tensor 'b'", "'/etc/passwd'"}},
       {R"({"weight_map":{"a":"s1.safetensors","b":".."}})", {"tensor 'b'", "'..'"}},
       {R"({"weight_map":{"a":"s1.safetensors","b":7}})", {"tensor 'b'"}},
-      {R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})", {"tensor 'a'", "'s1.safetensors'", "'s2.safetensors'"}},
+      {R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})",
+       {"tensor 'a'", "'s1.safetensors'", "'s2.safetensors'"}},
       {R"({"weight_map":{"a":"s1.safetensors","c":"s2.safetensors"}})", {"tensor 'b'", "does not list"}},
       {R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors","c":"s2.safetensors"}})", {"tensor 'c'"}},
-      {R"({"metadata":{"total_size":13},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})", {"13", "12 bytes"}},
+      {R"({"metadata":{"total_size":13},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})",
+       {"13", "12 bytes"}},
       {R"({"weight_map":{}})", {"weight_map"}},
       {R"([])", {"weight_map"}},
   };
