@@ -15,10 +15,11 @@ struct BackendRow {
 };
 
 std::string usable(Context&) { return {}; }
+std::string ref_detail() { return "plain loops with double accumulators: the oracle, slow"; }
 
 // In order of preference: "auto" takes the first that is not refused.
 const BackendRow kBackends[] = {
-    {"ref", true, [] { return std::string("plain loops, double accumulators: the oracle, slow"); }, usable, make_ref_ops},
+    {"ref", true, ref_detail, usable, make_ref_ops},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One row of values as int8 with one scale: symmetric, absmax / 127. The same arithmetic, in f32 without contraction into
-// fused multiply-adds, on every back end, so that the integers agree exactly.
+// One row of values as int8 with one scale: symmetric, absmax / 127. The same arithmetic, in f32 and without fused
+// multiply-adds, on every back end, so that the integers agree exactly.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,16 @@
 
 namespace h3 {
 
-// value ~ q * scale. A row of zeros has scale 0; a row with a NaN or Inf has a scale that is not finite.
-H3_HD static inline float int8_row_scale(float absmax) { return absmax / 127.0f; }
+// value ~ q * scale. A row with a NaN or Inf has the scale NaN, and so only NaN results; the maximum of the magnitude
+// bits taken as integers keeps them (a floating maximum may lose a NaN).
+H3_HD static inline float int8_row_scale(float absmax) {
+  return f32_bits(absmax) < 0x7f800000u ? absmax / 127.0f : f32_from_bits(0x7fc00000u);
+}
 
 // What a value is multiplied by before rounding. Rows below 1e-30 count as zero: 127 / absmax must not overflow.
 H3_HD static inline float int8_row_inverse(float absmax) { return absmax >= 1e-30f ? 127.0f / absmax : 0.0f; }
 
-// Nearest even, by adding and taking away 1.5 * 2^23 (f32 with round-to-nearest): |value * inverse| <= 127 (1 + 2^-22).
+// Nearest even, by adding and taking away 1.5 * 2^23; |value * inverse| <= 127 (1 + 2^-22).
 H3_HD static inline int8_t int8_row_quantise(float value, float inverse) {
   const float magic = 12582912.0f;
   const float shifted = value * inverse + magic;

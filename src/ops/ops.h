@@ -28,7 +28,7 @@ enum class Compute : uint8_t {
   f32,    // f32 operands (T converted up), f32 accumulation, no TF32
   bf16,   // operands rounded to bf16, f32 accumulation
   f16,    // operands rounded to f16 (saturating), f32 accumulation
-  int8,   // activations quantised per row to int8 (absmax/127), weights per row to int8; i32 accumulation
+  int8,   // activations and weights quantised per row as codec/int8_row.h says; i32 accumulation
   packed  // weights stay in their stored format; activations int8 per row where the kernel wants them
 };
 
@@ -50,6 +50,7 @@ class Linear {
   std::string kernel;                 // e.g. "bf16_amx"
   std::vector<std::string> refusals;  // "int8_amx: cols not a multiple of 64", in the order tried
   int64_t bytes = 0;                  // device bytes held
+  bool int8_activations = false;      // Compute::packed: whether the kernel quantises activations; int8 always does
 };
 
 enum class ConvKind : uint8_t { conv1d, transposed1d, conv3d };

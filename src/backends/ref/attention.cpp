@@ -1,5 +1,5 @@
 #include "backends/ref/ref_ops.h"
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 
 namespace h3 {
 namespace {
@@ -24,11 +24,11 @@ void score(const Heads& h, int64_t first, int64_t count, std::vector<double>& sc
   const int64_t d = h.q.dim[1], keys = h.k.dim[0];
   std::vector<double> query(static_cast<size_t>(count * d)), block(static_cast<size_t>(d * kKeyBlock));
   std::vector<double> row(static_cast<size_t>(d));
-  for (int64_t i = 0; i < count; ++i) ref::load_row(h.q, first + i, 0, d, &query[i * d]);
+  for (int64_t i = 0; i < count; ++i) rows::load_row(h.q, first + i, 0, d, &query[i * d]);
   for (int64_t key = 0; key < keys; key += kKeyBlock) {
     const int64_t n = std::min(kKeyBlock, keys - key);
     for (int64_t j = 0; j < n; ++j) {  // transposed, so that the loop over keys vectorises
-      ref::load_row(h.k, key + j, 0, d, row.data());
+      rows::load_row(h.k, key + j, 0, d, row.data());
       for (int64_t e = 0; e < d; ++e) block[e * kKeyBlock + j] = row[e];
     }
     for (int64_t i = 0; i < count; ++i) {
@@ -46,7 +46,7 @@ void softmax(double* row, int64_t n, DType type) {
   double top = row[0], sum = 0;
   for (int64_t j = 1; j < n; ++j) top = row[j] > top ? row[j] : top;
   for (int64_t j = 0; j < n; ++j) sum += row[j] = std::exp(row[j] - top);  // a NaN anywhere reaches the sum
-  for (int64_t j = 0; j < n; ++j) row[j] = type == DType::f32 ? row[j] / sum : ref::round_to(type, row[j] / sum);
+  for (int64_t j = 0; j < n; ++j) row[j] = type == DType::f32 ? row[j] / sum : rows::round_to(type, row[j] / sum);
 }
 
 void attend(const Heads& h, int64_t first, int64_t count) {
@@ -57,14 +57,14 @@ void attend(const Heads& h, int64_t first, int64_t count) {
   const auto seen = [&](int64_t i) { return h.causal ? first + i + 1 : keys; };
   for (int64_t i = 0; i < count; ++i) softmax(&p[i * keys], seen(i), h.v.type);
   for (int64_t j = 0; j < seen(count - 1); ++j) {
-    ref::load_row(h.v, j, 0, d, row.data());
+    rows::load_row(h.v, j, 0, d, row.data());
     for (int64_t i = 0; i < count; ++i) {
       if (j >= seen(i)) continue;
       const double weight = p[i * keys + j];
       for (int64_t e = 0; e < d; ++e) out[i * d + e] += weight * row[e];
     }
   }
-  for (int64_t i = 0; i < count; ++i) ref::store_row(h.out, first + i, 0, d, &out[i * d]);
+  for (int64_t i = 0; i < count; ++i) rows::store_row(h.out, first + i, 0, d, &out[i * d]);
 }
 
 }  // namespace
@@ -72,8 +72,8 @@ void attend(const Heads& h, int64_t first, int64_t count) {
 void RefOps::attention(const AttentionArgs& args) {
   const View& q = args.q;
   const int rank = q.rank;
-  H3_ASSERT((rank == 3 || rank == 4) && args.k.rank == rank && args.v.rank == rank && ref::same_dims(q, args.out));
-  H3_ASSERT(ref::same_dims(args.k, args.v) && args.k.dim[rank - 1] == q.dim[rank - 1]);
+  H3_ASSERT((rank == 3 || rank == 4) && args.k.rank == rank && args.v.rank == rank && rows::same_dims(q, args.out));
+  H3_ASSERT(rows::same_dims(args.k, args.v) && args.k.dim[rank - 1] == q.dim[rank - 1]);
   const int64_t batch = rank == 4 ? q.dim[0] : 1, rows = q.dim[rank - 3], heads = q.dim[rank - 2];
   const int64_t keys = args.k.dim[rank - 3], key_heads = args.k.dim[rank - 2];
   H3_ASSERT(rank == 3 || args.k.dim[0] == batch);

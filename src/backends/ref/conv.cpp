@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "backends/ref/ref_ops.h"
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 
 namespace h3 {
 namespace {
@@ -60,7 +60,7 @@ Padded pad_input(ThreadPool& pool, const ConvSpec& spec, const View& x) {
       int64_t h = hp - spec.pad_before[1];
       if (reflect) h = reflected(h, x.dim[2]);
       if (h < 0 || h >= x.dim[2]) continue;  // stays zero
-      ref::load_row(x, (c * x.dim[1] + t) * x.dim[2] + h, 0, x.dim[3], line.data());
+      rows::load_row(x, (c * x.dim[1] + t) * x.dim[2] + h, 0, x.dim[3], line.data());
       float* to = const_cast<float*>(out.line(c, t + spec.pad_before[0], hp));
       for (int64_t wp = 0; wp < out.dim[3]; ++wp) {
         int64_t w = wp - spec.pad_before[2];
@@ -103,7 +103,7 @@ void conv_lines(ThreadPool& pool, const RefConv& conv, const Padded& x, const Vi
         }
       }
     }
-    ref::store_row(y, row, begin, count, acc);
+    rows::store_row(y, row, begin, count, acc);
   });
 }
 
@@ -127,7 +127,7 @@ void transposed_lines(ThreadPool& pool, const RefConv& conv, const Padded& x, co
         }
       }
     }
-    ref::store_row(y, o, begin, count, acc);
+    rows::store_row(y, o, begin, count, acc);
   });
 }
 
@@ -170,32 +170,32 @@ void RefOps::conv(const Conv& conv, const View& x, const View& y) {
 }
 
 void RefOps::snake(const View& x, const View& a, const View& inv, const View& y) {
-  H3_ASSERT(x.rank == 2 && ref::same_dims(x, y) && a.rank == 1 && inv.rank == 1);
+  H3_ASSERT(x.rank == 2 && rows::same_dims(x, y) && a.rank == 1 && inv.rank == 1);
   H3_ASSERT(a.dim[0] == x.dim[0] && inv.dim[0] == x.dim[0]);
-  const std::vector<double> alpha = ref::load_vector(a), inverse = ref::load_vector(inv);
+  const std::vector<double> alpha = rows::load_vector(a), inverse = rows::load_vector(inv);
   for_pieces(y, [&](int64_t row, int64_t begin, int64_t count) {
     std::vector<double> v(static_cast<size_t>(count));
-    ref::load_row(x, row, begin, count, v.data());
+    rows::load_row(x, row, begin, count, v.data());
     for (double& e : v) {
       const double wave = std::sin(alpha[row] * e);
       e += wave * wave * inverse[row];
     }
-    ref::store_row(y, row, begin, count, v.data());
+    rows::store_row(y, row, begin, count, v.data());
   });
 }
 
 // The folded form of spec vae 11.
 void RefOps::aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down, const View& y) {
-  H3_ASSERT(x.rank == 2 && ref::same_dims(x, y) && a.rank == 1 && inv.rank == 1);
+  H3_ASSERT(x.rank == 2 && rows::same_dims(x, y) && a.rank == 1 && inv.rank == 1);
   H3_ASSERT(a.dim[0] == x.dim[0] && inv.dim[0] == x.dim[0]);
-  const std::vector<double> alpha = ref::load_vector(a), inverse = ref::load_vector(inv);
-  const std::vector<double> f = ref::load_vector(up), g = ref::load_vector(down);
+  const std::vector<double> alpha = rows::load_vector(a), inverse = rows::load_vector(inv);
+  const std::vector<double> f = rows::load_vector(up), g = rows::load_vector(down);
   H3_ASSERT(f.size() == 12 && g.size() == 12);
   const int64_t n = x.dim[1];
   if (n == 0) return;
   context_.pool.parallel(x.dim[0], [&](int64_t c) {
     std::vector<double> v(static_cast<size_t>(n)), wide(static_cast<size_t>(2 * n));
-    ref::load_row(x, c, 0, n, v.data());
+    rows::load_row(x, c, 0, n, v.data());
     const auto at = [&](int64_t i) { return v[std::clamp<int64_t>(i, 0, n - 1)]; };
     for (int64_t m = 0; m < n; ++m) {
       double even = 0, odd = 0;
@@ -215,7 +215,7 @@ void RefOps::aa_snake(const View& x, const View& a, const View& inv, const View&
       for (int k = 0; k < 12; ++k) sum += g[k] * wide[std::clamp<int64_t>(2 * m + k - 5, 0, 2 * n - 1)];
       v[m] = sum;
     }
-    ref::store_row(y, c, 0, n, v.data());
+    rows::store_row(y, c, 0, n, v.data());
   });
 }
 

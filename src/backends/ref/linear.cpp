@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "backends/ref/ref_ops.h"
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 #include "codec/int8_row.h"
 
 namespace h3 {
@@ -37,17 +37,9 @@ float round_operands(Compute compute, float* row, int64_t count) {
       return 1;
     case Compute::int8: break;
   }
-  float absmax = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float a = std::fabs(row[i]);
-    if (!(a <= absmax)) absmax = a;
-    if (a != a) break;
-  }
-  if (!std::isfinite(absmax)) {  // no integers stand for such a row: all its results are NaN
-    std::fill(row, row + count, 0.0f);
-    return std::nanf("");
-  }
-  const float inverse = int8_row_inverse(absmax);
+  uint32_t top = 0;
+  for (int64_t i = 0; i < count; ++i) top = std::max(top, f32_bits(row[i]) & 0x7fffffffu);
+  const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
   for (int64_t i = 0; i < count; ++i) row[i] = int8_row_quantise(row[i], inverse);
   return int8_row_scale(absmax);
 }
@@ -114,7 +106,7 @@ void RefOps::linear(const Linear& weight, const View& x, const View& y) {
     std::vector<double> operands(static_cast<size_t>(count * in));
     float scale[kRowBlock];
     for (int64_t r = 0; r < count; ++r) {
-      ref::load_row(x, first + r, 0, in, row.data());
+      rows::load_row(x, first + r, 0, in, row.data());
       scale[r] = round_operands(w.compute, row.data(), in);
       std::copy(row.begin(), row.end(), operands.begin() + r * in);
     }
@@ -128,7 +120,7 @@ void RefOps::linear(const Linear& weight, const View& x, const View& y) {
           if (!w.scales.empty()) sums[j] *= static_cast<double>(scale[r]) * static_cast<double>(w.scales[o + j]);
           if (!w.bias.empty()) sums[j] += static_cast<double>(w.bias[o + j]);
         }
-        ref::store_row(y, first + r, o, outputs, sums);
+        rows::store_row(y, first + r, o, outputs, sums);
       }
     }
   });

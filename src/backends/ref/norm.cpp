@@ -1,13 +1,13 @@
 #include "backends/ref/ref_ops.h"
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 
 namespace h3 {
 namespace {
 
-using ref::load_row;
-using ref::load_vector;
-using ref::round_to;
-using ref::store_row;
+using rows::load_row;
+using rows::load_vector;
+using rows::round_to;
+using rows::store_row;
 
 double inverse_rms(const std::vector<double>& v, float eps) {
   double sum = 0;
@@ -58,11 +58,11 @@ void rotate(std::vector<double>& v, const std::vector<double>& c, const std::vec
 }  // namespace
 
 void RefOps::rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y));
-  const int64_t n = ref::row_length(x);
+  H3_ASSERT(rows::same_dims(x, y));
+  const int64_t n = rows::row_length(x);
   const std::vector<double> weight = load_vector(w);
   H3_ASSERT(weight.empty() || static_cast<int64_t>(weight.size()) == n);
-  for_rows(ref::row_count(x), n, [&](int64_t row) {
+  for_rows(rows::row_count(x), n, [&](int64_t row) {
     std::vector<double> v(static_cast<size_t>(n));
     load_row(x, row, 0, n, v.data());
     rms_norm_row(v, weight, eps, rounding, y.type);
@@ -71,12 +71,12 @@ void RefOps::rms_norm(const View& x, const View& w, float eps, NormRounding roun
 }
 
 void RefOps::layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y));
-  const int64_t n = ref::row_length(x);
+  H3_ASSERT(rows::same_dims(x, y));
+  const int64_t n = rows::row_length(x);
   const std::vector<double> weight = load_vector(w), bias = load_vector(b);
   H3_ASSERT(weight.empty() || static_cast<int64_t>(weight.size()) == n);
   H3_ASSERT(bias.empty() || static_cast<int64_t>(bias.size()) == n);
-  for_rows(ref::row_count(x), n, [&](int64_t row) {
+  for_rows(rows::row_count(x), n, [&](int64_t row) {
     std::vector<double> v(static_cast<size_t>(n));
     load_row(x, row, 0, n, v.data());
     double mean = 0, variance = 0;
@@ -95,7 +95,7 @@ void RefOps::layer_norm(const View& x, const View& w, const View& b, float eps, 
 }
 
 void RefOps::norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) {
-  H3_ASSERT(ref::same_dims(x, h));
+  H3_ASSERT(rows::same_dims(x, h));
   check_table(mod.shift, mod.ids, x);
   check_table(mod.scale, mod.ids, x);
   const int64_t n = x.dim[1];
@@ -117,7 +117,7 @@ void RefOps::norm_modulate(const View& x, const View& w, float eps, const Modula
 }
 
 void RefOps::gated_add(const View& x, const View& y, const Gate& gate) {
-  H3_ASSERT(ref::same_dims(x, y));
+  H3_ASSERT(rows::same_dims(x, y));
   check_table(gate.gate, gate.ids, x);
   const int64_t n = x.dim[1];
   for_rows(x.dim[0], n, [&](int64_t row) {
@@ -135,7 +135,7 @@ void RefOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rop
   const int64_t heads = x.dim[1], d = x.dim[2];
   const bool rotates = !rope.cos.empty();
   if (rotates) {
-    H3_ASSERT(rope.cos.rank == 2 && ref::same_dims(rope.cos, rope.sin));
+    H3_ASSERT(rope.cos.rank == 2 && rows::same_dims(rope.cos, rope.sin));
     H3_ASSERT(rope.cos.dim[0] == x.dim[0] && 2 * rope.cos.dim[1] <= d);
   }
   const std::vector<double> weight = load_vector(norm.w);
@@ -162,7 +162,7 @@ void RefOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rop
 }
 
 void RefOps::group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y) && x.rank == 4 && groups > 0 && x.dim[0] % groups == 0);
+  H3_ASSERT(rows::same_dims(x, y) && x.rank == 4 && groups > 0 && x.dim[0] % groups == 0);
   const int64_t channels = x.dim[0] / groups, frames = x.dim[1], height = x.dim[2], width = x.dim[3];
   const std::vector<double> weight = load_vector(w), bias = load_vector(b);
   H3_ASSERT(static_cast<int64_t>(weight.size()) == x.dim[0] && static_cast<int64_t>(bias.size()) == x.dim[0]);

@@ -1,12 +1,12 @@
 #include "backends/ref/ref_ops.h"
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 
 namespace h3 {
 namespace {
 
-using ref::load_row;
-using ref::round_to;
-using ref::store_row;
+using rows::load_row;
+using rows::round_to;
+using rows::store_row;
 
 double silu_of(double x) { return x / (1 + std::exp(-x)); }
 
@@ -28,7 +28,7 @@ struct Pair {
 }  // namespace
 
 void RefOps::swiglu(const View& gate, const View& value, const View& out) {
-  H3_ASSERT(ref::same_dims(gate, value) && ref::same_dims(gate, out));
+  H3_ASSERT(rows::same_dims(gate, value) && rows::same_dims(gate, out));
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(gate, value, row, begin, count);
     for (int64_t i = 0; i < count; ++i) v.a[i] = v.b[i] * round_to(gate.type, silu_of(v.a[i]));
@@ -37,7 +37,7 @@ void RefOps::swiglu(const View& gate, const View& value, const View& out) {
 }
 
 void RefOps::silu(const View& x, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y));
+  H3_ASSERT(rows::same_dims(x, y));
   for_pieces(y, [&](int64_t row, int64_t begin, int64_t count) {
     std::vector<double> v(static_cast<size_t>(count));
     load_row(x, row, begin, count, v.data());
@@ -47,7 +47,7 @@ void RefOps::silu(const View& x, const View& y) {
 }
 
 void RefOps::gelu(const View& x, Gelu kind, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y));
+  H3_ASSERT(rows::same_dims(x, y));
   for_pieces(y, [&](int64_t row, int64_t begin, int64_t count) {
     std::vector<double> v(static_cast<size_t>(count));
     load_row(x, row, begin, count, v.data());
@@ -57,7 +57,7 @@ void RefOps::gelu(const View& x, Gelu kind, const View& y) {
 }
 
 void RefOps::add(const View& x, const View& y, const View& out) {
-  H3_ASSERT(ref::same_dims(x, y) && ref::same_dims(x, out));
+  H3_ASSERT(rows::same_dims(x, y) && rows::same_dims(x, out));
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(x, y, row, begin, count);
     for (int64_t i = 0; i < count; ++i) v.a[i] += v.b[i];
@@ -66,7 +66,7 @@ void RefOps::add(const View& x, const View& y, const View& out) {
 }
 
 void RefOps::multiply(const View& x, const View& y, const View& out) {
-  H3_ASSERT(ref::same_dims(x, y) && ref::same_dims(x, out));
+  H3_ASSERT(rows::same_dims(x, y) && rows::same_dims(x, out));
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(x, y, row, begin, count);
     for (int64_t i = 0; i < count; ++i) v.a[i] *= v.b[i];
@@ -75,7 +75,7 @@ void RefOps::multiply(const View& x, const View& y, const View& out) {
 }
 
 void RefOps::scaled_add(const View& x, const View& y, const View& scale) {
-  H3_ASSERT(ref::same_dims(x, y) && scale.rank == 1 && scale.dim[0] == ref::row_length(x));
+  H3_ASSERT(rows::same_dims(x, y) && scale.rank == 1 && scale.dim[0] == rows::row_length(x));
   for_pieces(x, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(x, y, row, begin, count);
     std::vector<double> s(static_cast<size_t>(count));
@@ -87,9 +87,9 @@ void RefOps::scaled_add(const View& x, const View& y, const View& scale) {
 }
 
 void RefOps::lincomb(const View& c, const View& a, const View& b, const View& out) {
-  H3_ASSERT(ref::same_dims(a, b) && ref::same_dims(a, out) && c.rank == 1 && c.dim[0] == 2);
+  H3_ASSERT(rows::same_dims(a, b) && rows::same_dims(a, out) && c.rank == 1 && c.dim[0] == 2);
   H3_ASSERT(a.type == DType::f32 && b.type == DType::f32 && out.type == DType::f32);
-  const std::vector<double> k = ref::load_vector(c);
+  const std::vector<double> k = rows::load_vector(c);
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(a, b, row, begin, count);
     for (int64_t i = 0; i < count; ++i) {
@@ -100,10 +100,10 @@ void RefOps::lincomb(const View& c, const View& a, const View& b, const View& ou
 }
 
 void RefOps::channel_affine(const View& x, const View& std, const View& mean, const View& y) {
-  H3_ASSERT(ref::same_dims(x, y) && x.rank >= 1 && std.rank == 1 && mean.rank == 1);
+  H3_ASSERT(rows::same_dims(x, y) && x.rank >= 1 && std.rank == 1 && mean.rank == 1);
   H3_ASSERT(std.dim[0] == x.dim[0] && mean.dim[0] == x.dim[0]);
-  const std::vector<double> s = ref::load_vector(std), m = ref::load_vector(mean);
-  const int64_t rows_per_channel = x.rank < 2 || x.dim[0] == 0 ? 1 : ref::row_count(x) / x.dim[0];
+  const std::vector<double> s = rows::load_vector(std), m = rows::load_vector(mean);
+  const int64_t rows_per_channel = x.rank < 2 || x.dim[0] == 0 ? 1 : rows::row_count(x) / x.dim[0];
   for_pieces(y, [&](int64_t row, int64_t begin, int64_t count) {
     std::vector<double> v(static_cast<size_t>(count));
     load_row(x, row, begin, count, v.data());
@@ -116,8 +116,8 @@ void RefOps::channel_affine(const View& x, const View& std, const View& mean, co
 }
 
 void RefOps::l2_pair(const View& a, const View& b, const View& out) {
-  H3_ASSERT(ref::same_dims(a, b) && out.rank == 1 && out.dim[0] == 2 && out.type == DType::f32);
-  const int64_t rows = ref::row_count(a), length = ref::row_length(a);
+  H3_ASSERT(rows::same_dims(a, b) && out.rank == 1 && out.dim[0] == 2 && out.type == DType::f32);
+  const int64_t rows = rows::row_count(a), length = rows::row_length(a);
   std::vector<double> difference(static_cast<size_t>(rows)), norm(static_cast<size_t>(rows));
   for_rows(rows, length, [&](int64_t row) {
     const Pair v(a, b, row, 0, length);
@@ -139,10 +139,10 @@ void RefOps::l2_pair(const View& a, const View& b, const View& out) {
 
 void RefOps::check_finite(const View& x, const View& flags) {
   H3_ASSERT(flags.rank == 1 && flags.dim[0] == 1 && flags.type == DType::i32);
-  std::vector<uint8_t> bad(static_cast<size_t>(ref::row_count(x)));
-  for_rows(ref::row_count(x), ref::row_length(x), [&](int64_t row) {
-    std::vector<double> v(static_cast<size_t>(ref::row_length(x)));
-    load_row(x, row, 0, ref::row_length(x), v.data());
+  std::vector<uint8_t> bad(static_cast<size_t>(rows::row_count(x)));
+  for_rows(rows::row_count(x), rows::row_length(x), [&](int64_t row) {
+    std::vector<double> v(static_cast<size_t>(rows::row_length(x)));
+    load_row(x, row, 0, rows::row_length(x), v.data());
     for (double e : v) bad[row] |= !std::isfinite(e);
   });
   for (uint8_t b : bad) *host<int32_t>(flags) |= b;

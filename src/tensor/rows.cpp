@@ -1,6 +1,6 @@
-#include "backends/ref/rows.h"
+#include "tensor/rows.h"
 
-namespace h3::ref {
+namespace h3::rows {
 namespace {
 
 template <typename Out>
@@ -70,4 +70,4 @@ void store_row(const View& view, int64_t row, int64_t begin, int64_t count, cons
   }
 }
 
-}  // namespace h3::ref
+}  // namespace h3::rows

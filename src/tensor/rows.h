@@ -1,4 +1,5 @@
-// How the reference back end reads and writes views: whole rows (the last axis) as doubles, any type and strides.
+// Host views read and written as whole rows (the last axis) of doubles, whatever their type and strides. For the oracle
+// and the checks; no fast path goes through here.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 #include "codec/scalar.h"
 #include "tensor/tensor.h"
 
-namespace h3::ref {
+namespace h3::rows {
 
 // A double as the f32 nearest toward zero with the last bit set when inexact ("round to odd"): a second rounding to a
 // type of at most 22 bits then gives what one rounding of the double would have given.
@@ -68,4 +69,4 @@ inline std::vector<double> load_vector(const View& view) {  // rank 1, or empty
   return values;
 }
 
-}  // namespace h3::ref
+}  // namespace h3::rows
