@@ -1,6 +1,147 @@
 #include "store/model_files.h"
 
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/file_map.h"
+#include "store/assemble.h"
+
 namespace h3 {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The index that lists this shard, or the file itself. A shard alone is never a whole component.
+std::string index_of_shard(const std::string& path) {
+  const fs::path file(path);
+  if (file.filename().string().find("-of-") == std::string::npos) return path;
+  const std::string folder = file.parent_path().string();
+  const std::vector<std::string> checkpoints = checkpoints_in(folder.empty() ? "." : folder);
+  for (const std::string& checkpoint : checkpoints) {
+    if (fs::path(checkpoint).filename() == file.filename()) return path;  // no index lists it
+  }
+  for (const std::string& checkpoint : checkpoints) {
+    if (fs::path(checkpoint).extension() != ".json") continue;
+    const Json index = Json::parse(read_file(checkpoint), checkpoint);
+    const Json* weight_map = index.find("weight_map");
+    if (weight_map == nullptr || !weight_map->is_object()) continue;
+    for (const auto& [tensor, shard] : weight_map->members()) {
+      if (shard.is_string() && shard.as_string() == file.filename().string()) return checkpoint;
+    }
+  }
+  return path;
+}
+
+class Opener {
+ public:
+  explicit Opener(const OpenOptions& options) : options_(options), assembler_(options) {}
+
+  ModelFiles run() {
+    for (const std::string& path : options_.paths) add(path);
+    ModelFiles files = assembler_.finish();
+    find_tokenizer_beside(files);
+    return files;
+  }
+
+ private:
+  void add(const std::string& path) {
+    std::error_code error;
+    const fs::path whole = fs::weakly_canonical(path, error);
+    if (!seen_.insert(whole.string()).second) return;
+    if (fs::is_directory(path, error)) {
+      add_folder(path);
+      return;
+    }
+    if (!fs::exists(path, error)) fail(Code::io, "%s: no such file or folder", path.c_str());
+    const std::string name = fs::path(path).filename().string();
+    if (name == "modular_model_index.json" || name == "model_index.json") {
+      const std::string parent = fs::path(path).parent_path().string();
+      add_folder(parent.empty() ? "." : parent);
+      return;
+    }
+    add_checkpoint(index_of_shard(path), true);
+  }
+
+  void add_checkpoint(const std::string& path, bool named) {
+    std::error_code error;
+    const std::string whole = fs::weakly_canonical(path, error).string();
+    if (opened_.count(whole) != 0) return;  // two shards of one index, or a file and its folder
+    Surroundings around = surroundings_of(path);
+    around.named = named;
+    const size_t before = assembler_.count();
+    assembler_.add(open_safetensors(path), path, around);
+    if (assembler_.count() > before) opened_.insert(whole);
+  }
+
+  void add_folder(const std::string& path) {
+    const DiskFolder folder(path);
+    if (assembler_.add_repository(folder)) return;
+    const std::vector<std::string> checkpoints = checkpoints_in(path);
+    const size_t before = assembler_.count();
+    for (const std::string& checkpoint : checkpoints) add_checkpoint(checkpoint, false);
+    if (checkpoints.empty()) {
+      Surroundings around;
+      around.config_path = folder.path("config.json");
+      if (auto source = open_component(folder, "", around.config)) assembler_.add(std::move(source), path, around);
+    }
+    if (assembler_.count() == before) {
+      fail(Code::data,
+           "%s: no model in this folder (%zu safetensors files directly inside); expected component files, or a "
+           "repository with transformer/, vae/, audio_vae/ and text_encoder/",
+           path.c_str(), checkpoints.size());
+    }
+  }
+
+  // Inside the folder of a component, or beside it; the conditioner's own folder comes first.
+  void find_tokenizer_beside(ModelFiles& files) const {
+    if (!options_.tokenizer.empty()) {
+      files.tokenizer = named_tokenizer();
+      return;
+    }
+    std::vector<std::string> folders;
+    for (const bool conditioner : {true, false}) {
+      for (const Component& component : files.components) {
+        if ((component.role == Role::conditioner) != conditioner) continue;
+        const fs::path parent = fs::path(component.source->files().front()).parent_path();
+        folders.push_back(parent.empty() ? "." : parent.string());
+        folders.push_back((parent / "..").string());
+      }
+    }
+    for (const std::string& path : options_.paths) folders.push_back(path);
+    for (const std::string& folder : folders) {
+      files.tokenizer = find_tokenizer(DiskFolder(fs::path(folder).lexically_normal().string()));
+      if (files.tokenizer) return;
+    }
+  }
+
+  std::optional<TokenizerFiles> named_tokenizer() const {
+    std::error_code error;
+    const fs::path path(options_.tokenizer);
+    const std::string name = path.filename().string();
+    const bool is_folder = fs::is_directory(path, error);
+    const DiskFolder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
+    if (is_folder || name == "vocab.json" || name == "merges.txt") {
+      std::optional<TokenizerFiles> found = find_tokenizer(folder);
+      if (!found) {
+        fail(Code::data, "--tokenizer %s: found neither tokenizer.json nor vocab.json with merges.txt there",
+             options_.tokenizer.c_str());
+      }
+      return found;
+    }
+    TokenizerFiles files;
+    files.origin = options_.tokenizer;
+    files.tokenizer_json = read_file(options_.tokenizer);
+    files.tokenizer_config_json = folder.text_or_empty("tokenizer_config.json");
+    return files;
+  }
+
+  const OpenOptions& options_;
+  Assembler assembler_;
+  std::set<std::string> seen_, opened_;
+};
+
+}  // namespace
 
 const char* name_of(Role role) {
   switch (role) {
@@ -26,11 +167,42 @@ const char* name_of(Spelling spelling) {
   return "?";
 }
 
+const char* name_of(Partition partition) { return partition == Partition::fl2va ? "fl2va" : "ref2va"; }
+const char* name_of(QkvOrder order) { return order == QkvOrder::contiguous ? "contiguous" : "interleaved"; }
+
 const Component* ModelFiles::find(Role role) const {
   for (const Component& component : components) {
     if (component.role == role) return &component;
   }
   return nullptr;
+}
+
+const Component* ModelFiles::find_dit(Partition partition) const {
+  for (const Component& component : components) {
+    if (component.role == Role::dit && component.partition == partition) return &component;
+  }
+  return nullptr;
+}
+
+std::optional<TokenizerFiles> find_tokenizer(const Folder& folder) {
+  for (const char* place : {"", "tokenizer/", "processor/"}) {
+    const std::string base = place;
+    const bool pair = folder.has(base + "vocab.json") && folder.has(base + "merges.txt");
+    if (!pair && !folder.has(base + "tokenizer.json")) continue;
+    TokenizerFiles files;
+    files.origin = folder.path(base);
+    files.tokenizer_json = folder.text_or_empty(base + "tokenizer.json");
+    files.vocab_json = folder.text_or_empty(base + "vocab.json");
+    files.merges_txt = folder.text_or_empty(base + "merges.txt");
+    files.tokenizer_config_json = folder.text_or_empty(base + "tokenizer_config.json");
+    return files;
+  }
+  return std::nullopt;
+}
+
+ModelFiles open_model_files(const OpenOptions& options) {
+  if (options.paths.empty()) fail(Code::usage, "no model was named");
+  return Opener(options).run();
 }
 
 }  // namespace h3
