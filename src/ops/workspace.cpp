@@ -85,7 +85,9 @@ View Workspace::operator[](const char* name) const {
 void Workspace::enter(int) {}
 #else
 void Workspace::enter(int call) {
-  const bool restart = call < last_call_;
+  int lowest = call;
+  for (const Slot& slot : plan_.slots) lowest = std::min(lowest, slot.first);
+  const bool restart = call < last_call_ && call == lowest;
   live_.resize(plan_.slots.size());
   std::byte* base = static_cast<std::byte*>(slab_.data());
   const auto guard_of = [&](size_t i) {
@@ -93,7 +95,7 @@ void Workspace::enter(int call) {
   };
   for (size_t i = 0; i < plan_.slots.size(); ++i) {  // lives that ended
     const Slot& slot = plan_.slots[i];
-    if (!live_[i] || (slot.last >= call && !restart)) continue;
+    if (!live_[i] || (slot.first <= call && slot.last >= call && !restart)) continue;
     live_[i] = 0;
     uint8_t guard[kGuard];
     slab_.device()->download(guard_of(i), guard);

@@ -34,8 +34,9 @@ class Workspace {
   View operator[](const char* name) const;  // asserts that the slot exists
   int64_t bytes() const { return plan_.bytes; }
   // Debug builds: call number `call` comes next (each number is entered, or none). Checks the guard bytes behind the
-  // slots whose life has ended and fills them with NaN; a number below the last one begins another forward. Release
-  // builds: nothing.
+  // slots whose life has ended and fills them with NaN. Going back to a number repeats the calls from there (layers):
+  // slots alive at it keep their values; going back to the lowest number begins another forward. Release builds:
+  // nothing.
   void enter(int call);
 
  private:
