@@ -2,6 +2,9 @@
 #include "apps/parity/suite.h"
 
 namespace h3 {
+
+void run_video_vae(Suite& suite);
+
 namespace {
 
 // What carries no case of its own: the checkpoints and the descriptions.
@@ -11,6 +14,7 @@ void run_inventory(Suite& suite) {
 
 constexpr StageRow kStages[] = {
     {"inventory", run_inventory},
+    {"video_vae", run_video_vae},
 };
 
 }  // namespace

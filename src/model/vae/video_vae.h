@@ -1,4 +1,4 @@
-// The video autoencoder (vae.md 3-7, 9): a tiled ViT decoder and a tiled causal CNN encoder.
+// The video autoencoder (spec vae 3-7, 9): a tiled ViT decoder and a tiled causal CNN encoder.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +7,35 @@
 #include <vector>
 
 #include "base/control.h"
+#include "model/vae/video_plan.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
 
 namespace h3 {
 
+// Called with intermediate results of every tile, for dumps and parity; the view is valid during the call. Names:
+// decoder "post_quant_conv", "proj_in", "block0_in", "b0.norm1", "b0.attn", "b0.ff", "block.i", "norm_out", "proj_out"
+// (rows of all tiles of a batch); encoder "conv_in", "down.l", "down.l.resnet.b", "down.l.resnet.b.norm1" (after its
+// silu), ".conv1", ".shortcut", "norm_out" (after its silu), "conv_out", "quant_conv".
+using StageObserver = std::function<void(const std::string& stage, const View& value)>;
+
 struct VideoVaeOptions {
-  Compute compute = Compute::f32;   // f32, bf16 (CPU) or f16 (GPU) for the decoder's linears; the encoder's convolutions too
-  bool decoder = true, encoder = true;
+  // Of the decoder's block linears and proj_out. Operands and the branches between them have this type; the residual
+  // stream, norms, rotation, proj_out's result and the blends stay f32 (spec vae 10). bf16 is the least exact choice.
+  Compute compute = Compute::f32;
+  Compute encoder_compute = Compute::f32;  // of the encoder's convolutions; activations stay f32
+  bool decoder = true, encoder = true;     // load this half if the file has it
+  VideoTiling tiling;
+  int tile_batch = 0;  // tiles per forward; 0 = one on the host, four on an accelerator. Never changes the result.
+  StageObserver observe;
 };
 
 // A run of finished frames: planar [3, frames, height, width] f32 in 0..1 (denormalised and clamped), on the host.
+// Valid during the call.
 struct FrameRun {
   int first = 0, frames = 0, height = 0, width = 0;
   const float* rgb = nullptr;
 };
-
-// One axis of the tile plan (vae.md 4.1), in pixels.
-struct TileAxis {
-  std::vector<int> starts, lengths, overlaps;
-};
-TileAxis tile_axis(int length, int tile = 256, int overlap = 64, int quantum = 16);
 
 class VideoVae {
  public:
@@ -36,20 +44,32 @@ class VideoVae {
   virtual bool has_decoder() const = 0;
   virtual const std::vector<float>& latents_mean() const = 0;  // [24]
   virtual const std::vector<float>& latents_std() const = 0;
-  // latent: [24, T, h, w] f32, normalised as the denoiser leaves it. Frames arrive in order, clip by clip, so memory does
-  // not grow with length. raw_sink (optional) gets the same frames before denormalise and clamp, for parity.
+  virtual int spatial_ratio() const = 0;         // 16
+  virtual const ClipGeometry& clip() const = 0;  // frame counts: clip_schedule(), encoded_frames()
+  virtual int64_t weight_bytes() const = 0;      // on the device, of the halves built so far
+  virtual int64_t decode_bytes(int frames, int height, int width) const = 0;  // of scratch; latent units
+  virtual int64_t encode_bytes(int frames, int height, int width) const = 0;  // pixel units
+
+  // latent: [24, T, h, w] f32, normalised as the denoiser leaves it. Frames arrive in order, in runs; memory does not
+  // grow with T. Error(numeric) when a latent is not finite.
   virtual void decode(const float* latent, int frames, int height, int width, const Control& control,
                       const std::function<void(const FrameRun&)>& sink) = 0;
   // The parity form: de-normalised latents in, the whole ImageNet-normalised unclamped output [3, F, 16h, 16w] out.
-  virtual std::vector<float> decode_raw(const float* latent, int frames, int height, int width, const Control& control) = 0;
-  // pixels: [3, F, H, W] ImageNet-normalised. Returns moments [48, T', H/16, W/16].
-  virtual std::vector<float> encode_moments(const float* pixels, int frames, int height, int width, const Control& control) = 0;
+  virtual std::vector<float> decode_raw(const float* latent, int frames, int height, int width,
+                                        const Control& control) = 0;
+  // pixels: [3, F, H, W] ImageNet-normalised. Returns moments [48, T', H/16, W/16]; T' = encoded_frames(F).
+  virtual std::vector<float> encode_moments(const float* pixels, int frames, int height, int width,
+                                            const Control& control) = 0;
 };
 
 std::unique_ptr<VideoVae> load_video_vae(Ops& ops, const Component& component, const VideoVaeOptions& options);
 
-// vae.md 7: posterior sample with a fresh seed-42 generator, f16 rounding, normalisation (or the plain mean).
+// Spec vae 7: posterior sample with a fresh seed-42 generator, f16 rounding, normalisation (or the plain mean).
+// moments [48, positions] -> [24, positions].
 enum class Posterior : uint8_t { sample42, mean };
-std::vector<float> condition_latent(const VideoVae& vae, const std::vector<float>& moments, int64_t positions, Posterior kind);
+std::vector<float> condition_latent(const VideoVae& vae, const std::vector<float>& moments, int64_t positions,
+                                    Posterior kind);
+// The sample before it is rounded to f16 and normalised.
+std::vector<float> sample_posterior(const std::vector<float>& moments, int64_t channels, int64_t positions);
 
 }  // namespace h3
