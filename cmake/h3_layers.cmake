@@ -31,6 +31,8 @@ h3_layer(h3_base src/base)
 h3_layer(h3_tensor src/tensor LINK h3_base)
 h3_layer(h3_quant src/quant LINK h3_tensor)
 h3_layer(h3_store src/store RECURSE LINK h3_quant)
+include(h3_embed)
+h3_embed(h3_store ${CMAKE_SOURCE_DIR}/models/demo)
 h3_layer(h3_ops src/ops LINK h3_quant)
 h3_layer(h3_ref src/backends/ref LINK h3_ops)
 

@@ -13,6 +13,7 @@ h3_option(ONEDNN "oneDNN convolutions and f32 matmul on the CPU")
 h3_option(CUDA "The NVIDIA back end")
 h3_option(SERVER "h3 serve")
 option(H3_TESTS "Build the tests (needs GoogleTest)" ON)
+option(H3_EMBED_DEMO "Make the demo model of models/demo part of the programs" ON)
 option(H3_FUZZ "Build the fuzz targets (clang)" OFF)
 set(H3_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 

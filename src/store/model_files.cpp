@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file_map.h"
 #include "store/assemble.h"
+#include "store/embedded.h"
 
 namespace h3 {
 namespace {
@@ -31,6 +32,27 @@ std::string index_of_shard(const std::string& path) {
     }
   }
   return path;
+}
+
+std::optional<TokenizerFiles> named_tokenizer(const std::string& given) {
+  std::error_code error;
+  const fs::path path(given);
+  const std::string name = path.filename().string();
+  const bool is_folder = fs::is_directory(path, error);
+  const DiskFolder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
+  if (is_folder || name == "vocab.json" || name == "merges.txt") {
+    std::optional<TokenizerFiles> found = find_tokenizer(folder);
+    if (!found) {
+      fail(Code::data, "--tokenizer %s: found neither tokenizer.json nor vocab.json with merges.txt there",
+           given.c_str());
+    }
+    return found;
+  }
+  TokenizerFiles files;
+  files.origin = given;
+  files.tokenizer_json = read_file(given);
+  files.tokenizer_config_json = folder.text_or_empty("tokenizer_config.json");
+  return files;
 }
 
 class Opener {
@@ -96,7 +118,7 @@ class Opener {
   // Inside the folder of a component, or beside it; the conditioner's own folder comes first.
   void find_tokenizer_beside(ModelFiles& files) const {
     if (!options_.tokenizer.empty()) {
-      files.tokenizer = named_tokenizer();
+      files.tokenizer = named_tokenizer(options_.tokenizer);
       return;
     }
     std::vector<std::string> folders;
@@ -113,27 +135,6 @@ class Opener {
       files.tokenizer = find_tokenizer(DiskFolder(fs::path(folder).lexically_normal().string()));
       if (files.tokenizer) return;
     }
-  }
-
-  std::optional<TokenizerFiles> named_tokenizer() const {
-    std::error_code error;
-    const fs::path path(options_.tokenizer);
-    const std::string name = path.filename().string();
-    const bool is_folder = fs::is_directory(path, error);
-    const DiskFolder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
-    if (is_folder || name == "vocab.json" || name == "merges.txt") {
-      std::optional<TokenizerFiles> found = find_tokenizer(folder);
-      if (!found) {
-        fail(Code::data, "--tokenizer %s: found neither tokenizer.json nor vocab.json with merges.txt there",
-             options_.tokenizer.c_str());
-      }
-      return found;
-    }
-    TokenizerFiles files;
-    files.origin = options_.tokenizer;
-    files.tokenizer_json = read_file(options_.tokenizer);
-    files.tokenizer_config_json = folder.text_or_empty("tokenizer_config.json");
-    return files;
   }
 
   const OpenOptions& options_;
@@ -201,8 +202,17 @@ std::optional<TokenizerFiles> find_tokenizer(const Folder& folder) {
 }
 
 ModelFiles open_model_files(const OpenOptions& options) {
-  if (options.paths.empty()) fail(Code::usage, "no model was named");
-  return Opener(options).run();
+  if (!options.paths.empty()) return Opener(options).run();
+  const std::span<const MemoryFile> demo = embedded_demo();
+  if (demo.empty()) {
+    fail(Code::usage, "no model was named, and this build has no embedded one; name checkpoint files or a repository");
+  }
+  const MemoryFolder folder("embedded demo", {demo.begin(), demo.end()});
+  Assembler assembler(options);
+  assembler.add_repository(folder);
+  ModelFiles files = assembler.finish();
+  files.tokenizer = options.tokenizer.empty() ? find_tokenizer(folder) : named_tokenizer(options.tokenizer);
+  return files;
 }
 
 }  // namespace h3
