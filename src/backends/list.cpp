@@ -8,9 +8,9 @@ namespace {
 
 struct BackendRow {
   const char* name;
-  bool automatic;                               // a candidate for "auto"
+  bool automatic;  // a candidate for "auto"
   std::string (*detail)();
-  std::string (*refused)(Context& context);     // empty = usable
+  std::string (*refused)(Context& context);  // empty = usable
   std::unique_ptr<Ops> (*make)(Context& context);
 };
 

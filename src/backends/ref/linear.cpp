@@ -1,8 +1,8 @@
 #include <utility>
 
 #include "backends/ref/ref_ops.h"
-#include "tensor/rows.h"
 #include "codec/int8_row.h"
+#include "tensor/rows.h"
 
 namespace h3 {
 namespace {

@@ -31,7 +31,10 @@ void RefOps::swiglu(const View& gate, const View& value, const View& out) {
   H3_ASSERT(rows::same_dims(gate, value) && rows::same_dims(gate, out));
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
     Pair v(gate, value, row, begin, count);
-    for (int64_t i = 0; i < count; ++i) v.a[i] = v.b[i] * round_to(gate.type, silu_of(v.a[i]));
+    for (int64_t i = 0; i < count; ++i) {
+      v.a[i] = v.b[i] * round_to(gate.type, silu_of(v.a[i]));
+      if (out.type == DType::f16) v.a[i] = v.a[i] > 65504 ? 65504 : v.a[i] < -65504 ? -65504 : v.a[i];
+    }
     store_row(out, row, begin, count, v.a.data());
   });
 }
@@ -109,7 +112,7 @@ void RefOps::channel_affine(const View& x, const View& std, const View& mean, co
     load_row(x, row, begin, count, v.data());
     for (int64_t i = 0; i < count; ++i) {
       const int64_t c = x.rank == 1 ? begin + i : row / rows_per_channel;
-      v[i] = v[i] * s[c] + m[c];
+      v[i] = round_to(DType::f32, v[i] * s[c]) + m[c];
     }
     store_row(y, row, begin, count, v.data());
   });

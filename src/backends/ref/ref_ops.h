@@ -46,6 +46,8 @@ class RefOps final : public Ops {
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
   void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
                 const View& y) override;
+  void blend_tile(const TileBlend& args) override;
+  void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
   void l2_pair(const View& a, const View& b, const View& out) override;
   void check_finite(const View& x, const View& flags) override;
 

@@ -1,0 +1,542 @@
+#include "ops/shadow.h"
+
+#include <cmath>
+#include <cstring>
+#include <list>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/contract.h"
+#include "tensor/rows.h"
+
+namespace h3 {
+namespace {
+
+// The bytes from the first to the last element of a view, those between its rows included.
+View span_of(const View& view) {
+  int64_t last = 0;
+  for (int i = 0; i < view.rank; ++i) last += (view.dim[i] - 1) * view.stride[i];
+  const int64_t bytes = view.elements() == 0 ? 0 : (last + 1) * size_of(view.type);
+  return make_view(*view.device, view.data, DType::u8, {bytes});
+}
+
+bool overlap(const View& a, const View& b) {
+  return a.device == b.device && a.data < b.data + b.bytes() && b.data < a.data + a.bytes();
+}
+
+// A copy of a view on the host, with the same strides.
+struct Mirror {
+  View original;
+  Tensor bytes;
+  View view;
+
+  Mirror(Device& host_device, const View& of) : original(of) {
+    if (of.empty()) return;
+    const View span = span_of(of);
+    bytes = Tensor(host_device, DType::u8, {span.bytes()}, "shadow copy");
+    refresh();
+    view = of;
+    view.device = &host_device;
+    view.data = bytes.view.data;
+  }
+  void refresh() {
+    const View span = span_of(original);
+    if (span.bytes() > 0) original.device->download(span, bytes.view.data);
+  }
+};
+
+void copy_elements(const View& from, const View& to) {
+  const int64_t size = size_of(from.type), length = rows::row_length(from);
+  const int64_t step = from.rank == 0 ? size : from.stride[from.rank - 1] * size;
+  for (int64_t row = 0; row < rows::row_count(from); ++row) {
+    const std::byte* a = rows::row_address(from, row);
+    std::byte* b = rows::row_address(to, row);
+    for (int64_t i = 0; i < length; ++i) std::memcpy(b + i * step, a + i * step, static_cast<size_t>(size));
+  }
+}
+
+struct ShadowLinear final : Linear {
+  std::unique_ptr<Linear> fast, oracle, magnitude;
+  std::vector<double> l1, l2;  // norms of the weight's rows, where the kernel quantises activations
+};
+
+struct ShadowConv final : Conv {
+  std::unique_ptr<Conv> fast, oracle, magnitude;
+  int64_t depth = 0;
+};
+
+// |x| in the same type, contiguous.
+Tensor absolute(Device& device, const View& x) {
+  Tensor out(device, x.type, std::vector<int64_t>(x.dim.begin(), x.dim.begin() + x.rank), "shadow magnitude");
+  const int64_t n = rows::row_length(x);
+  std::vector<double> row(static_cast<size_t>(n));
+  for (int64_t i = 0; i < rows::row_count(x); ++i) {
+    rows::load_row(x, i, 0, n, row.data());
+    for (double& e : row) e = std::fabs(e);
+    rows::store_row(out.view, i, 0, n, row.data());
+  }
+  return out;
+}
+
+Tensor f64_like(Device& device, const View& y) {
+  return Tensor(device, DType::f64, std::vector<int64_t>(y.dim.begin(), y.dim.begin() + y.rank), "shadow magnitude");
+}
+
+std::string index_text(const View& view, int64_t index) {
+  std::string text;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    text = std::to_string(index % view.dim[i]) + (text.empty() ? "" : ", ") + text;
+    index /= view.dim[i];
+  }
+  return "[" + text + "]";
+}
+
+class ShadowOps final : public Ops {
+ public:
+  ShadowOps(std::unique_ptr<Ops> fast, std::unique_ptr<Ops> oracle)
+      : fast_(std::move(fast)), oracle_(std::move(oracle)), name_(std::string("shadow(") + fast_->name() + ")") {
+    H3_ASSERT(oracle_->device().is_host());
+  }
+  const char* name() const override { return name_.c_str(); }
+  Device& device() override { return fast_->device(); }
+  Context& context() override { return fast_->context(); }
+  void sync() override { fast_->sync(); }
+  void reserve(int64_t rows, int64_t heads_by_dim) override {
+    fast_->reserve(rows, heads_by_dim);
+    oracle_->reserve(rows, heads_by_dim);
+  }
+
+  std::unique_ptr<Linear> make_linear(LinearSpec spec) override;
+  std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
+
+  void copy(const View& src, const View& dst) override;
+  void fill(const View& dst, float value) override;
+  void gather_rows(const View& src, const View& ids, const View& dst) override;
+  void scatter_rows(const View& src, const View& ids, const View& dst) override;
+  void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
+  void linear(const Linear& weight, const View& x, const View& y) override;
+  void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
+  void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
+  void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
+  void gated_add(const View& x, const View& y, const Gate& gate) override;
+  void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
+                 const View& h) override;
+  void head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) override;
+  void swiglu(const View& gate, const View& value, const View& out) override;
+  void silu(const View& x, const View& y) override;
+  void gelu(const View& x, Gelu kind, const View& y) override;
+  void add(const View& x, const View& y, const View& out) override;
+  void multiply(const View& x, const View& y, const View& out) override;
+  void scaled_add(const View& x, const View& y, const View& scale) override;
+  void lincomb(const View& c, const View& a, const View& b, const View& out) override;
+  void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
+  void attention(const AttentionArgs& args) override;
+  void conv(const Conv& conv, const View& x, const View& y) override;
+  void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
+  void snake(const View& x, const View& a, const View& inv, const View& y) override;
+  void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
+                const View& y) override;
+  void blend_tile(const TileBlend& args) override;
+  void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
+  void l2_pair(const View& a, const View& b, const View& out) override;
+  void check_finite(const View& x, const View& flags) override;
+
+ private:
+  class Call;
+
+  std::unique_ptr<Ops> fast_, oracle_;
+  std::string name_;
+  int64_t calls_ = 0;
+  std::string last_label_;  // of the last linear or convolution, to place a call without a label
+};
+
+// One call: copies of its arguments, then the run on both, then the checks.
+class ShadowOps::Call {
+ public:
+  Call(ShadowOps& ops, const char* op, const Linear* linear = nullptr, const Conv* conv = nullptr)
+      : ops_(ops), op_(op), linear_(linear), conv_(conv) {
+    ++ops.calls_;
+    ops.fast_->sync();
+  }
+  const View& in(const View& view) { return mirrors_.emplace_back(ops_.oracle_->device(), view).view; }
+  const View& out(const View& view) {
+    Mirror& mirror = mirrors_.emplace_back(ops_.oracle_->device(), view);
+    outputs_.push_back(&mirror);
+    return mirror.view;
+  }
+  template <typename Fast, typename Oracle>
+  void run(Fast fast, Oracle oracle) {
+    fast();
+    ops_.fast_->sync();
+    for (const Mirror* output : outputs_) results_.emplace_back(ops_.oracle_->device(), output->original);
+    check_gaps();
+    oracle();
+    ops_.oracle_->sync();
+  }
+  void check(int output, const contract::Slack& slack) {
+    const View& want = outputs_[output]->view;
+    if (want.elements() == 0) return;
+    const std::optional<contract::Divergence> d =
+        contract::find_divergence(std::next(results_.begin(), output)->view, want, slack);
+    if (!d) return;
+    fail(Code::numeric,
+         "%s: output %d, element %s of %s %s is %.9g, %s has %.9g (allowed difference %.3g); %lld of %lld elements "
+         "differ",
+         place().c_str(), output, index_text(want, d->index).c_str(), want.shape().c_str(), name_of(want.type), d->got,
+         ops_.oracle_->name(), d->want, d->allowed, static_cast<long long>(d->bad),
+         static_cast<long long>(want.elements()));
+  }
+
+ private:
+  std::string place() const {
+    std::string text = strf("shadow: call %lld, %s", static_cast<long long>(ops_.calls_), op_);
+    if (linear_ != nullptr) text += strf(" '%s' (%s)", linear_->label.c_str(), linear_->kernel.c_str());
+    if (conv_ != nullptr) text += strf(" '%s' (%s)", conv_->label.c_str(), conv_->kernel.c_str());
+    if (linear_ == nullptr && conv_ == nullptr && !ops_.last_label_.empty())
+      text += " after '" + ops_.last_label_ + "'";
+    return text + strf(" on %s", ops_.fast_->name());
+  }
+  // Nothing but the elements of an output may have changed within its span.
+  void check_gaps() {
+    if (outputs_.size() == 2 && overlap(span_of(outputs_[0]->original), span_of(outputs_[1]->original))) return;
+    auto result = results_.begin();
+    for (const Mirror* output : outputs_) {
+      const Mirror& after = *result++;
+      if (output->original.contiguous() || output->original.elements() == 0) continue;
+      Mirror expected(ops_.oracle_->device(), output->original);
+      std::memcpy(expected.bytes.view.data, output->bytes.view.data, static_cast<size_t>(output->bytes.view.bytes()));
+      copy_elements(after.view, expected.view);
+      const int64_t n = after.bytes.view.bytes();
+      for (int64_t i = 0; i < n; ++i) {
+        if (expected.bytes.view.data[i] == after.bytes.view.data[i]) continue;
+        fail(Code::numeric,
+             "%s: byte %lld behind the start of a strided output %s %s was changed; it is not part of it",
+             place().c_str(), static_cast<long long>(i), after.view.shape().c_str(), name_of(after.view.type));
+      }
+    }
+  }
+
+  ShadowOps& ops_;
+  const char* op_;
+  const Linear* linear_;
+  const Conv* conv_;
+  std::list<Mirror> mirrors_;     // addresses stay
+  std::vector<Mirror*> outputs_;  // as they were before the call; the oracle then writes them
+  std::list<Mirror> results_;     // what fast made of them
+};
+
+// ---- prepare time
+// -----------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Linear> ShadowOps::make_linear(LinearSpec spec) {
+  auto linear = std::make_unique<ShadowLinear>();
+  const int64_t out = spec.weight.rows, in = spec.weight.cols;
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(out * in));
+  spec.weight.decode_rows(0, out, values->data());
+  for (float& v : *values) v = std::fabs(v);
+  LinearSpec magnitude{.label = spec.label, .bias = spec.bias, .compute = spec.compute, .max_rows = spec.max_rows};
+  for (float& v : magnitude.bias) v = std::fabs(v);
+  StoredMatrix matrix{.format = Format::f32, .rows = out, .cols = in};
+  matrix.data = std::as_bytes(std::span<const float>(*values));
+  matrix.keep_alive = values;
+  magnitude.weight.append(matrix, 0, out);
+  linear->oracle = oracle_->make_linear(spec);
+  linear->magnitude = oracle_->make_linear(std::move(magnitude));
+  linear->fast = fast_->make_linear(std::move(spec));
+  static_cast<Linear&>(*linear) = *linear->fast;
+  if (spec.compute == Compute::packed && linear->int8_activations) {
+    for (int64_t o = 0; o < out; ++o) {
+      double l1 = 0, l2 = 0;
+      for (int64_t k = 0; k < in; ++k) {
+        const double w = static_cast<double>((*values)[o * in + k]);
+        l1 += w;
+        l2 += w * w;
+      }
+      linear->l1.push_back(l1);
+      linear->l2.push_back(std::sqrt(l2));
+    }
+  }
+  return linear;
+}
+
+std::unique_ptr<Conv> ShadowOps::make_conv(ConvSpec spec) {
+  auto conv = std::make_unique<ShadowConv>();
+  ConvSpec magnitude = spec;
+  for (float& v : magnitude.weight) v = std::fabs(v);
+  for (float& v : magnitude.bias) v = std::fabs(v);
+  conv->depth = spec.in * spec.kernel[0] * spec.kernel[1] * spec.kernel[2];
+  conv->oracle = oracle_->make_conv(spec);
+  conv->magnitude = oracle_->make_conv(std::move(magnitude));
+  conv->fast = fast_->make_conv(std::move(spec));
+  static_cast<Conv&>(*conv) = *conv->fast;
+  return conv;
+}
+
+// ---- move: exact
+// -------------------------------------------------------------------------------------------------------
+
+void ShadowOps::copy(const View& src, const View& dst) {
+  Call call(*this, "copy");
+  const View &s = call.in(src), &d = call.out(dst);
+  call.run([&] { fast_->copy(src, dst); }, [&] { oracle_->copy(s, d); });
+  call.check(0, {});
+}
+
+void ShadowOps::fill(const View& dst, float value) {
+  Call call(*this, "fill");
+  const View& d = call.out(dst);
+  call.run([&] { fast_->fill(dst, value); }, [&] { oracle_->fill(d, value); });
+  call.check(0, {});
+}
+
+void ShadowOps::gather_rows(const View& src, const View& ids, const View& dst) {
+  Call call(*this, "gather_rows");
+  const View &s = call.in(src), &i = call.in(ids), &d = call.out(dst);
+  call.run([&] { fast_->gather_rows(src, ids, dst); }, [&] { oracle_->gather_rows(s, i, d); });
+  call.check(0, {});
+}
+
+void ShadowOps::scatter_rows(const View& src, const View& ids, const View& dst) {
+  Call call(*this, "scatter_rows");
+  const View &s = call.in(src), &i = call.in(ids), &d = call.out(dst);
+  call.run([&] { fast_->scatter_rows(src, ids, dst); }, [&] { oracle_->scatter_rows(s, i, d); });
+  call.check(0, {});
+}
+
+void ShadowOps::scatter_add_rows(const View& src, const View& ids, const View& dst) {
+  Call call(*this, "scatter_add_rows");
+  const View &s = call.in(src), &i = call.in(ids), &d = call.out(dst);
+  call.run([&] { fast_->scatter_add_rows(src, ids, dst); }, [&] { oracle_->scatter_add_rows(s, i, d); });
+  call.check(0, {});
+}
+
+// ---- dense, attention, convolutions
+// -----------------------------------------------------------------------------------
+
+void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  Call call(*this, "linear", &w);
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->linear(*w.fast, x, y); }, [&] { oracle_->linear(*w.oracle, rx, ry); });
+  if (y.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
+  oracle_->linear(*w.magnitude, size, magnitude);
+  // Integers are summed exactly; only the scales and the bias round.
+  contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
+  if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
+  call.check(0, slack);
+}
+
+void ShadowOps::attention(const AttentionArgs& args) {
+  Call call(*this, "attention");
+  AttentionArgs r = args;
+  r.q = call.in(args.q);
+  r.k = call.in(args.k);
+  r.v = call.in(args.v);
+  r.out = call.out(args.out);
+  call.run([&] { fast_->attention(args); }, [&] { oracle_->attention(r); });
+  if (args.out.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), r.v), magnitude = f64_like(oracle_->device(), r.out);
+  AttentionArgs m = r;
+  m.v = size;
+  m.out = magnitude;
+  oracle_->attention(m);
+  call.check(0, contract::attention(r, magnitude));
+}
+
+void ShadowOps::conv(const Conv& conv, const View& x, const View& y) {
+  const ShadowConv& c = static_cast<const ShadowConv&>(conv);
+  last_label_ = c.label;
+  Call call(*this, "conv", nullptr, &c);
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->conv(*c.fast, x, y); }, [&] { oracle_->conv(*c.oracle, rx, ry); });
+  if (y.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
+  oracle_->conv(*c.magnitude, size, magnitude);
+  call.check(0, contract::dot(magnitude, c.depth));
+}
+
+// ---- norm
+// -------------------------------------------------------------------------------------------------------------
+
+void ShadowOps::rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) {
+  Call call(*this, "rms_norm");
+  const View &rx = call.in(x), &rw = call.in(w), &ry = call.out(y);
+  call.run([&] { fast_->rms_norm(x, w, eps, rounding, y); }, [&] { oracle_->rms_norm(rx, rw, eps, rounding, ry); });
+  call.check(0, contract::rms_norm(ry, rounding));
+}
+
+void ShadowOps::layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) {
+  Call call(*this, "layer_norm");
+  const View &rx = call.in(x), &rw = call.in(w), &rb = call.in(b), &ry = call.out(y);
+  call.run([&] { fast_->layer_norm(x, w, b, eps, y); }, [&] { oracle_->layer_norm(rx, rw, rb, eps, ry); });
+  call.check(0, contract::layer_norm(rx, rw, rb, eps));
+}
+
+void ShadowOps::norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) {
+  Call call(*this, "norm_modulate");
+  const View &rx = call.in(x), &rw = call.in(w), &rh = call.out(h);
+  const Modulation rm{call.in(mod.shift), call.in(mod.scale), call.in(mod.ids)};
+  call.run([&] { fast_->norm_modulate(x, w, eps, mod, h); }, [&] { oracle_->norm_modulate(rx, rw, eps, rm, rh); });
+  call.check(0, contract::norm_modulate(rx, rw, eps, rm, h.type));
+}
+
+void ShadowOps::gated_add(const View& x, const View& y, const Gate& gate) {
+  Call call(*this, "gated_add");
+  const View &rx = call.out(x), &ry = call.in(y);
+  const Gate rg{call.in(gate.gate), call.in(gate.ids)};
+  call.run([&] { fast_->gated_add(x, y, gate); }, [&] { oracle_->gated_add(rx, ry, rg); });
+  call.check(0, {});
+}
+
+void ShadowOps::gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps,
+                          const Modulation& mod, const View& h) {
+  Call call(*this, "gate_norm");
+  const View &rx = call.out(x), &rh = call.out(h), &ry = call.in(y), &rw = call.in(w);
+  const Gate rg{call.in(gate.gate), call.in(gate.ids)};
+  const Modulation rm{call.in(mod.shift), call.in(mod.scale), call.in(mod.ids)};
+  call.run([&] { fast_->gate_norm(x, y, gate, w, eps, mod, h); },
+           [&] { oracle_->gate_norm(rx, ry, rg, rw, eps, rm, rh); });
+  call.check(0, {});
+  call.check(1, contract::norm_modulate(rx, rw, eps, rm, h.type));  // x is final before it is normalised
+}
+
+void ShadowOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) {
+  Call call(*this, "head_norm_rope");
+  const View &before = call.in(x), &rx = call.out(x);
+  HeadNorm rn = norm;
+  rn.w = call.in(norm.w);
+  const Rope rr{call.in(rope.cos), call.in(rope.sin), rope.rounding};
+  call.run([&] { fast_->head_norm_rope(x, norm, rope); }, [&] { oracle_->head_norm_rope(rx, rn, rr); });
+  call.check(0, contract::head_norm_rope(before, rn, rr));
+}
+
+void ShadowOps::group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) {
+  Call call(*this, "group_norm_silu");
+  const View &rx = call.in(x), &rw = call.in(w), &rb = call.in(b), &ry = call.out(y);
+  call.run([&] { fast_->group_norm_silu(x, groups, w, b, eps, y); },
+           [&] { oracle_->group_norm_silu(rx, groups, rw, rb, eps, ry); });
+  call.check(0, contract::group_norm_silu(rx, groups, rw, rb, eps));
+}
+
+// ---- pointwise
+// --------------------------------------------------------------------------------------------------------
+
+void ShadowOps::swiglu(const View& gate, const View& value, const View& out) {
+  Call call(*this, "swiglu");
+  const View &g = call.in(gate), &v = call.in(value), &o = call.out(out);
+  call.run([&] { fast_->swiglu(gate, value, out); }, [&] { oracle_->swiglu(g, v, o); });
+  call.check(0, contract::swiglu(g, v, o));
+}
+
+void ShadowOps::silu(const View& x, const View& y) {
+  Call call(*this, "silu");
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->silu(x, y); }, [&] { oracle_->silu(rx, ry); });
+  call.check(0, contract::silu(ry));
+}
+
+void ShadowOps::gelu(const View& x, Gelu kind, const View& y) {
+  Call call(*this, "gelu");
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->gelu(x, kind, y); }, [&] { oracle_->gelu(rx, kind, ry); });
+  call.check(0, contract::gelu(rx));
+}
+
+void ShadowOps::add(const View& x, const View& y, const View& out) {
+  Call call(*this, "add");
+  const View &rx = call.in(x), &ry = call.in(y), &o = call.out(out);
+  call.run([&] { fast_->add(x, y, out); }, [&] { oracle_->add(rx, ry, o); });
+  call.check(0, {});
+}
+
+void ShadowOps::multiply(const View& x, const View& y, const View& out) {
+  Call call(*this, "multiply");
+  const View &rx = call.in(x), &ry = call.in(y), &o = call.out(out);
+  call.run([&] { fast_->multiply(x, y, out); }, [&] { oracle_->multiply(rx, ry, o); });
+  call.check(0, {});
+}
+
+void ShadowOps::scaled_add(const View& x, const View& y, const View& scale) {
+  Call call(*this, "scaled_add");
+  const View &rx = call.out(x), &ry = call.in(y), &s = call.in(scale);
+  call.run([&] { fast_->scaled_add(x, y, scale); }, [&] { oracle_->scaled_add(rx, ry, s); });
+  call.check(0, {});
+}
+
+void ShadowOps::lincomb(const View& c, const View& a, const View& b, const View& out) {
+  Call call(*this, "lincomb");
+  const View &rc = call.in(c), &ra = call.in(a), &rb = call.in(b), &o = call.out(out);
+  call.run([&] { fast_->lincomb(c, a, b, out); }, [&] { oracle_->lincomb(rc, ra, rb, o); });
+  call.check(0, {});
+}
+
+void ShadowOps::channel_affine(const View& x, const View& std, const View& mean, const View& y) {
+  Call call(*this, "channel_affine");
+  const View &rx = call.in(x), &s = call.in(std), &m = call.in(mean), &ry = call.out(y);
+  call.run([&] { fast_->channel_affine(x, std, mean, y); }, [&] { oracle_->channel_affine(rx, s, m, ry); });
+  call.check(0, {});
+}
+
+void ShadowOps::snake(const View& x, const View& a, const View& inv, const View& y) {
+  Call call(*this, "snake");
+  const View &rx = call.in(x), &ra = call.in(a), &ri = call.in(inv), &ry = call.out(y);
+  call.run([&] { fast_->snake(x, a, inv, y); }, [&] { oracle_->snake(rx, ra, ri, ry); });
+  call.check(0, contract::snake(rx, ra, ri));
+}
+
+void ShadowOps::aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
+                         const View& y) {
+  Call call(*this, "aa_snake");
+  const View &rx = call.in(x), &ra = call.in(a), &ri = call.in(inv), &ry = call.out(y);
+  const View &f = call.in(up), &g = call.in(down);
+  call.run([&] { fast_->aa_snake(x, a, inv, up, down, y); }, [&] { oracle_->aa_snake(rx, ra, ri, f, g, ry); });
+  call.check(0, contract::aa_snake(rx, ra, ri, f, g));
+}
+
+// ---- video pixels
+// -----------------------------------------------------------------------------------------------------
+
+void ShadowOps::blend_tile(const TileBlend& args) {
+  Call call(*this, "blend_tile");
+  TileBlend r = args;
+  r.tile = call.in(args.tile);
+  r.up = call.in(args.up);
+  r.left = call.in(args.left);
+  r.out = call.out(args.out);
+  call.run([&] { fast_->blend_tile(args); }, [&] { oracle_->blend_tile(r); });
+  call.check(0, {});
+}
+
+void ShadowOps::to_unit_range(const View& x, const View& std, const View& mean, const View& y) {
+  Call call(*this, "to_unit_range");
+  const View &rx = call.in(x), &s = call.in(std), &m = call.in(mean), &ry = call.out(y);
+  call.run([&] { fast_->to_unit_range(x, std, mean, y); }, [&] { oracle_->to_unit_range(rx, s, m, ry); });
+  call.check(0, {});
+}
+
+// ---- reduce
+// -----------------------------------------------------------------------------------------------------------
+
+void ShadowOps::l2_pair(const View& a, const View& b, const View& out) {
+  Call call(*this, "l2_pair");
+  const View &ra = call.in(a), &rb = call.in(b), &o = call.out(out);
+  call.run([&] { fast_->l2_pair(a, b, out); }, [&] { oracle_->l2_pair(ra, rb, o); });
+  call.check(0, contract::l2_pair(ra, o));
+}
+
+void ShadowOps::check_finite(const View& x, const View& flags) {
+  Call call(*this, "check_finite");
+  const View &rx = call.in(x), &f = call.out(flags);
+  call.run([&] { fast_->check_finite(x, flags); }, [&] { oracle_->check_finite(rx, f); });
+  call.check(0, {});
+}
+
+}  // namespace
+
+std::unique_ptr<Ops> make_shadow(std::unique_ptr<Ops> fast, std::unique_ptr<Ops> oracle) {
+  return std::make_unique<ShadowOps>(std::move(fast), std::move(oracle));
+}
+
+}  // namespace h3

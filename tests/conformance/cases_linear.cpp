@@ -1,0 +1,81 @@
+#include "base/error.h"
+#include "tests/conformance/cases.h"
+
+namespace h3::conformance {
+namespace {
+
+struct Shape {
+  int64_t rows, in, out;
+};
+
+// One row; nothing a multiple of a vector; multiples of tiles; the depths where 8-bit and tile kernels change path.
+const Shape kShapes[] = {{1, 16, 8},   {1, 96, 40},   {3, 37, 19},    {7, 5, 3},      {17, 64, 33},
+                         {16, 64, 32}, {33, 192, 80}, {65, 100, 130}, {2, 1030, 517}, {129, 128, 256}};
+
+struct Mode {
+  Compute compute;
+  const char* name;
+  DType x, y;
+};
+
+const Mode kModes[] = {
+    {Compute::f32, "f32", DType::f32, DType::f32},         {Compute::f32, "f32", DType::bf16, DType::bf16},
+    {Compute::f32, "f32", DType::f16, DType::f32},         {Compute::bf16, "bf16", DType::bf16, DType::bf16},
+    {Compute::bf16, "bf16", DType::f32, DType::f32},       {Compute::bf16, "bf16", DType::f32, DType::bf16},
+    {Compute::bf16, "bf16", DType::bf16, DType::f32},      {Compute::f16, "f16", DType::f16, DType::f16},
+    {Compute::f16, "f16", DType::f32, DType::f32},         {Compute::f16, "f16", DType::f32, DType::f16},
+    {Compute::int8, "int8", DType::bf16, DType::bf16},     {Compute::int8, "int8", DType::f32, DType::f32},
+    {Compute::packed, "packed", DType::bf16, DType::bf16}, {Compute::packed, "packed", DType::f32, DType::f32},
+};
+
+Case linear_case(const Mode& m, const Shape& s, Layout layout, bool biased, Format format) {
+  const std::string name = strf("%s of %s, %s to %s, %s%s%s", m.name, row_of(format).name, name_of(m.x), name_of(m.y),
+                                dims_text({s.rows, s.in, s.out}).c_str(), layout_text(layout), biased ? " bias" : "");
+  return {"linear", name, [=](Env& e) {
+            const View x = e.in({s.rows, s.in}, m.x, layout), y = e.out({s.rows, s.out}, m.y, layout);
+            LinearSpec spec;
+            spec.label = "test." + name;
+            spec.weight = e.weight(s.out, s.in, format);
+            if (biased) spec.bias = e.values(s.out, -1, 1);
+            spec.compute = m.compute;
+            spec.max_rows = s.rows;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+          }};
+}
+
+}  // namespace
+
+void add_linear_cases(std::vector<Case>& cases) {
+  for (const Mode& mode : kModes) {
+    for (const Shape& shape : kShapes) {
+      cases.push_back(linear_case(mode, shape, Layout::packed, true, Format::bf16));
+    }
+    cases.push_back(linear_case(mode, {13, 70, 50}, Layout::strided, true, Format::f32));
+    cases.push_back(linear_case(mode, {13, 64, 64}, Layout::strided, false, Format::bf16));
+    cases.push_back(linear_case(mode, {5, 48, 36}, Layout::packed, false, Format::f32));
+  }
+  for (Compute compute : {Compute::f16, Compute::int8}) {
+    cases.push_back({"linear", strf("operands beyond f16, compute %d", static_cast<int>(compute)), [=](Env& e) {
+                       const View x = e.in({5, 40}, DType::f32, Layout::packed, 3e5f), y = e.out({5, 24}, DType::f32);
+                       LinearSpec spec;
+                       spec.label = "test.saturated";
+                       spec.weight = e.weight(24, 40);
+                       spec.compute = compute;
+                       const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+                       return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+                     }});
+  }
+  cases.push_back({"linear", "fewer rows than max_rows", [](Env& e) {
+                     const View x = e.in({3, 64}, DType::bf16), y = e.out({3, 48}, DType::bf16);
+                     LinearSpec spec;
+                     spec.label = "test.few";
+                     spec.weight = e.weight(48, 64);
+                     spec.compute = Compute::bf16;
+                     spec.max_rows = 500;
+                     const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+                     return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+                   }});
+}
+
+}  // namespace h3::conformance

@@ -1,0 +1,202 @@
+// (operation x case table x back ends of this machine) against the oracle, through the shadow decorator: element by
+// element within the contract, and no byte changed outside an output. H3_TEST_SEED=N repeats a run.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <regex>
+#include <set>
+
+#include "backends/list.h"
+#include "backends/ref/ref_ops.h"
+#include "base/error.h"
+#include "ops/shadow.h"
+#include "tests/conformance/cases.h"
+
+namespace h3::conformance {
+namespace {
+
+struct Machine {
+  explicit Machine(int threads = 2) : pool(threads) {}
+  ThreadPool pool;
+  Log log;
+  Context context{pool, log};
+};
+
+uint64_t run_seed() {
+  static const uint64_t seed = [] {
+    const char* text = std::getenv("H3_TEST_SEED");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : static_cast<uint64_t>(std::random_device{}());
+  }();
+  return seed;
+}
+
+// Differs from case to case, and does not depend on the order of the table.
+uint64_t seed_of(const Case& c) {
+  uint64_t h = run_seed() ^ 0xcbf29ce484222325u;
+  for (char ch : c.op + c.name) h = (h ^ static_cast<uint8_t>(ch)) * 0x100000001b3u;
+  return h;
+}
+
+std::string where(const Case& c) {
+  return strf("%s: %s; H3_TEST_SEED=%llu", c.op.c_str(), c.name.c_str(), static_cast<unsigned long long>(run_seed()));
+}
+
+std::vector<std::string> usable_backends() {
+  Machine machine(1);
+  std::vector<std::string> names;
+  for (const BackendInfo& info : list_backends(machine.context)) {
+    if (info.refused.empty()) names.push_back(info.name);
+  }
+  return names;
+}
+
+std::vector<std::string> operations() {
+  std::vector<std::string> names;
+  for (const Case& c : all_cases()) {
+    if (names.empty() || std::find(names.begin(), names.end(), c.op) == names.end()) names.push_back(c.op);
+  }
+  return names;
+}
+
+// The bytes of the outputs after running a case on a back end.
+std::vector<std::byte> run_bytes(const std::string& backend, const Case& c, int threads) {
+  Machine machine(threads);
+  const std::unique_ptr<Ops> ops = make_backend(backend, machine.context);
+  Env env(*ops, seed_of(c));
+  c.prepare(env)();
+  ops->sync();
+  std::vector<std::byte> bytes;
+  for (const View& output : env.outputs) {
+    if (output.type == DType::i32) {
+      const size_t at = bytes.size();
+      bytes.resize(at + static_cast<size_t>(output.bytes()));
+      ops->device().download(output, bytes.data() + at);
+      continue;
+    }
+    const std::vector<float> values = download_f32(output);  // exact for every type here
+    const std::byte* p = reinterpret_cast<const std::byte*>(values.data());
+    bytes.insert(bytes.end(), p, p + values.size() * 4);
+  }
+  return bytes;
+}
+
+class Conformance : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  std::string backend() const { return std::get<0>(GetParam()); }
+  std::vector<Case> cases() const {
+    std::vector<Case> out;
+    for (const Case& c : all_cases()) {
+      if (c.op == std::get<1>(GetParam())) out.push_back(c);
+    }
+    return out;
+  }
+  void check(bool plant_nan) {
+    Machine machine;
+    const std::unique_ptr<Ops> ops =
+        make_shadow(make_backend(backend(), machine.context), make_ref_ops(machine.context));
+    for (const Case& c : cases()) {
+      Env env(*ops, seed_of(c), plant_nan);
+      const std::function<void()> call = c.prepare(env);
+      ASSERT_FALSE(env.outputs.empty()) << where(c);
+      for (const View& output : env.outputs) ASSERT_GT(output.elements(), 0) << where(c);
+      try {
+        call();
+      } catch (const Error& error) {
+        ADD_FAILURE() << where(c) << "\n" << error.what();
+      }
+    }
+  }
+};
+
+TEST_P(Conformance, AgreesWithTheOracle) { check(false); }
+
+TEST_P(Conformance, PropagatesNaN) { check(true); }
+
+TEST_P(Conformance, ThreadsDoNotChangeABit) {
+  for (const Case& c : cases()) {
+    const std::vector<std::byte> one = run_bytes(backend(), c, 1);
+    ASSERT_FALSE(one.empty());
+    for (int threads : {2, 3}) EXPECT_EQ(one, run_bytes(backend(), c, threads)) << threads << " threads, " << where(c);
+  }
+}
+
+TEST_P(Conformance, CallsAllocateNothing) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(backend(), machine.context);
+  ops->reserve(512, 4096);
+  for (const Case& c : cases()) {
+    Env env(*ops, seed_of(c));
+    const std::function<void()> call = c.prepare(env);
+    const int64_t before = ops->device().allocations();
+    call();
+    ops->sync();
+    EXPECT_EQ(ops->device().allocations(), before) << where(c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Conformance,
+                         ::testing::Combine(::testing::ValuesIn(usable_backends()), ::testing::ValuesIn(operations())),
+                         [](const auto& test) {
+                           std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
+
+// gate_norm must round as its composition does: the same bits.
+class GateNorm : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GateNorm, EqualsItsComposition) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
+  for (DType type : kTypes) {
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{1, 16}, {23, 257}, {5, 2049}}) {
+      const std::vector<int64_t> table = {3, dims[1]};
+      std::vector<std::vector<float>> results[2];
+      for (int fused = 0; fused < 2; ++fused) {
+        Env e(*ops, run_seed());
+        const View x = e.inout(dims, type, Layout::strided), h = e.out(dims, type), y = e.in(dims, type);
+        const View w = e.parameter({dims[1]}, -2, 2), ids = e.ids(dims[0], 3);
+        const Gate gate{e.parameter(table, -1, 1, type), ids};
+        const Modulation mod{e.parameter(table, -1, 1, type), e.parameter(table, -1, 1, type), ids};
+        if (fused) {
+          ops->gate_norm(x, y, gate, w, 1e-5f, mod, h);
+        } else {
+          ops->gated_add(x, y, gate);
+          ops->norm_modulate(x, w, 1e-5f, mod, h);
+        }
+        ops->sync();
+        for (const View& output : e.outputs) results[fused].push_back(download_f32(output));
+      }
+      EXPECT_EQ(results[0], results[1]) << name_of(type) << ' ' << dims_text(dims) << ", H3_TEST_SEED=" << run_seed();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, GateNorm, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
+// Every operation of ops.h has rows in the table.
+TEST(CaseTable, CoversEveryOperation) {
+  std::ifstream file(std::string(H3_SOURCE_DIR) + "/src/ops/ops.h");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t begin = text.find("// ---- move");
+  ASSERT_NE(begin, std::string::npos);
+  std::set<std::string> declared;
+  const std::regex method("virtual void (\\w+)\\(");
+  for (std::sregex_iterator it(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(), method), end; it != end;
+       ++it) {
+    declared.insert((*it)[1]);
+  }
+  const std::vector<std::string> ops = operations();
+  EXPECT_EQ(std::set<std::string>(ops.begin(), ops.end()), declared);
+  EXPECT_GE(declared.size(), 25u);
+}
+
+}  // namespace
+}  // namespace h3::conformance
