@@ -3,6 +3,9 @@
 
 namespace h3 {
 
+void run_tokenizer(Suite& suite);
+void run_image_qwen(Suite& suite);
+void run_text(Suite& suite);
 void run_video_vae(Suite& suite);
 
 namespace {
@@ -14,6 +17,9 @@ void run_inventory(Suite& suite) {
 
 constexpr StageRow kStages[] = {
     {"inventory", run_inventory},
+    {"tokenizer", run_tokenizer},
+    {"image_qwen", run_image_qwen},
+    {"text", run_text},
     {"video_vae", run_video_vae},
 };
 

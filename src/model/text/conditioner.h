@@ -1,55 +1,57 @@
-// From a prompt and pictures to the rows the transformer conditions on (conditioner.md).
+// From a prompt and pictures to the rows the transformer conditions on (spec conditioner).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/control.h"
+#include "model/text/picture.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
 
 namespace h3 {
 
-// 8-bit RGB, interleaved, row-major.
-struct Picture {
-  int width = 0, height = 0;
-  std::vector<uint8_t> rgb;  // [height, width, 3]
-};
-
-// One entry of the presentation, in request order.
-struct PromptMedia {
-  enum class Kind : uint8_t { image, video, audio } kind = Kind::image;
-  std::vector<Picture> frames;  // image: one; video: every frame at 24 fps; audio: none
-  bool has_sound = false;       // video: consumes an <Audio j> label first
-};
-
 struct Conditioning {
   int64_t rows = 0, width = 0;
-  std::vector<float> embeds;      // [rows, width]
-  std::vector<int32_t> tags;      // [rows] 1 = text, 0 = vision block
-  std::vector<int32_t> ids;       // [rows]
+  std::vector<float> embeds;  // [rows, width]: hidden_states[tap], before any final norm
+  std::vector<int32_t> tags;  // [rows] 1 = text, 0 = vision block
+  std::vector<int32_t> ids;   // [rows]
 };
 
 struct ConditionerOptions {
-  Compute compute = Compute::f32;
-  int tap = 0;                    // hidden_states[tap]; 0 = from the model (config key, else 50 for the release)
+  Compute compute =
+      Compute::f32;    // f32: f32 activations; bf16 and narrower: bf16 activations, rounded as Transformers does
+  int tap = 0;         // hidden_states[tap]; 0 = what the model states, else 50 for the release
+  bool vision = true;  // load the vision tower when there is one; a text-only request does not need it
+  const Control* control = nullptr;  // progress and stop while loading
 };
 
 class Tokenizer;
+struct Presentation;
+
+// Sees intermediate values by name ("vis.block.3", "lm.layer.0") for parity and dumps. The view is complete on the
+// device and valid during the call; `input` counts the pictures and videos (0 for lm.*).
+using TextProbe = std::function<void(const char* name, int64_t index, int64_t input, const View& value)>;
 
 class Conditioner {
  public:
   virtual ~Conditioner() = default;
-  virtual bool has_vision() const = 0;
+  virtual bool has_vision() const = 0;  // the tower was loaded
   virtual int tap() const = 0;
   virtual int64_t width() const = 0;
   virtual const Tokenizer& tokenizer() const = 0;
   // Error(usage) for an empty prompt, a literal pad token in the prompt, or media without a vision tower.
-  virtual Conditioning encode(const std::string& prompt, const std::vector<PromptMedia>& media, const Control& control) = 0;
+  virtual Conditioning encode(const std::string& prompt, const std::vector<PromptMedia>& media,
+                              const Control& control) = 0;
+  // The same from a finished presentation (model/text/presentation.h).
+  virtual Conditioning run(const Presentation& presentation, const Control& control, const TextProbe& probe = {}) = 0;
 };
 
+// Error(data) listing every tensor that is missing, unexpected or mis-shaped; Error(usage) when there is no
+// conditioner, no tokenizer, or nothing says which layer to tap.
 std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files, const ConditionerOptions& options);
 
 }  // namespace h3

@@ -1,0 +1,22 @@
+// Pictures as the conditioner takes them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace h3 {
+
+// 8-bit RGB, interleaved, row-major.
+struct Picture {
+  int width = 0, height = 0;
+  std::vector<uint8_t> rgb;  // [height, width, 3]
+};
+
+// One entry of the presentation, in request order.
+struct PromptMedia {
+  enum class Kind : uint8_t { image, video, audio } kind = Kind::image;
+  std::vector<Picture> frames;  // image: one; video: every frame at 24 fps; audio: none
+  bool has_sound = false;       // video: consumes an <Audio j> label first
+};
+
+}  // namespace h3
