@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "apps/parity/suite.h"
+#include "apps/parity/synthetic.h"
 #include "base/error.h"
 #include "base/file_map.h"
 #include "codec/scalar.h"
@@ -48,29 +49,16 @@ VideoTiling tiling_of(const Json& value) {
 // ---- pixels (golden/README 2)
 // -----------------------------------------------------------------------------------------
 
-int pixel_of(int64_t frame, int64_t seed, int w, int h, int x, int y, int channel) {
-  const int64_t s = seed + frame;
-  if (frame % 2 == 0) {
-    if (channel == 0) return static_cast<int>((3 * x + 5 * y + 17 * s) & 255);
-    if (channel == 1) return static_cast<int>((static_cast<int64_t>(x) * y + 29 * s) & 255);
-    return static_cast<int>((7 * (x ^ y) + 3 * s) & 255);
-  }
-  if (channel == 0) return x * 255 / std::max(1, w - 1);
-  if (channel == 1) return y * 255 / std::max(1, h - 1);
-  return static_cast<int>(((x + y + 37 * s) * 2) & 255);
-}
-
+// synth_image for even frames of a case, smooth_image for odd ones; [3, F, H, W] normalised.
 std::vector<float> make_pixels(int frames, int h, int w, int64_t seed) {
   constexpr float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
-  std::vector<float> out;
-  out.reserve(static_cast<size_t>(3) * frames * h * w);
-  for (int c = 0; c < 3; ++c) {
-    for (int t = 0; t < frames; ++t) {
-      for (int y = 0; y < h; ++y) {
-        for (int x = 0; x < w; ++x) {
-          out.push_back((static_cast<float>(pixel_of(t, seed, w, h, x, y, c)) / 255.0f - mean[c]) / std[c]);
-        }
-      }
+  const int64_t area = static_cast<int64_t>(h) * w;
+  std::vector<float> out(static_cast<size_t>(3 * frames * area));
+  for (int t = 0; t < frames; ++t) {
+    const std::vector<uint8_t> image = made_image(t % 2 == 0 ? "synth" : "smooth", w, h, static_cast<int>(seed) + t);
+    for (int64_t i = 0; i < 3 * area; ++i) {
+      const int64_t c = i % 3;
+      out[(c * frames + t) * area + i / 3] = (static_cast<float>(image[i]) / 255.0f - mean[c]) / std[c];
     }
   }
   return out;

@@ -114,7 +114,7 @@ struct VideoDecoder::Run {
   const float* latent = nullptr;  // [C, frames, h, w] on the host
   int frames = 0;
   bool denormalise = false;
-  Workspace clip, block;      // scratch that lives across blocks, and within one block
+  Workspace memory;
   Tensor cos, sin;            // [batch * rows, pairs]
   std::vector<float> window;  // [C, window, h, w] on the host
   View x, raw, head, carry, next_carry;
@@ -217,17 +217,18 @@ VideoDecoder::Plan VideoDecoder::make_plan(int frames, int height, int width) co
 
   const int64_t rows = p.batch * p.rows, hidden = config_.hidden, inner = config_.inner();
   const int64_t pixel_h = static_cast<int64_t>(height) * ratio, pixel_w = static_cast<int64_t>(width) * ratio;
+  // Calls 1 to 9 are those of one block, 10 the end of a forward; the rest lives as long as the request.
+  constexpr int kAll = 11;
+  const int overlap = config_.clip.frame_overlap();
   p.memory = plan_workspace({
-      {"window", DType::f32, {config_.latent, p.t, height, width}},
-      {"tokens", DType::f32, {rows, config_.latent}},
-      {"mixed", DType::f32, {rows, config_.latent}},
-      {"x", DType::f32, {rows, hidden}},
-      {"raw", DType::f32, {p.ring * p.rows, config_.patch()}},
-      {"head", DType::f32, {config_.pixels, config_.clip.clip, pixel_h, pixel_w}},
-      {"carry0", DType::f32, {config_.pixels, config_.clip.frame_overlap(), pixel_h, pixel_w}},
-      {"carry1", DType::f32, {config_.pixels, config_.clip.frame_overlap(), pixel_h, pixel_w}},
-  });
-  p.block_memory = plan_workspace({
+      {"window", DType::f32, {config_.latent, p.t, height, width}, 0, kAll},
+      {"tokens", DType::f32, {rows, config_.latent}, 0, kAll},
+      {"mixed", DType::f32, {rows, config_.latent}, 0, kAll},
+      {"x", DType::f32, {rows, hidden}, 0, kAll},
+      {"raw", DType::f32, {p.ring * p.rows, config_.patch()}, 0, kAll},
+      {"head", DType::f32, {config_.pixels, config_.clip.clip, pixel_h, pixel_w}, 0, kAll},
+      {"carry0", DType::f32, {config_.pixels, overlap, pixel_h, pixel_w}, 0, kAll},
+      {"carry1", DType::f32, {config_.pixels, overlap, pixel_h, pixel_w}, 0, kAll},
       {"h1", type_, {rows, hidden}, 1, 2},
       {"qkv", type_, {rows, 3 * inner}, 2, 3},
       {"heads", type_, {rows, inner}, 3, 4},
@@ -243,7 +244,7 @@ VideoDecoder::Plan VideoDecoder::make_plan(int frames, int height, int width) co
 int64_t VideoDecoder::scratch_bytes(int frames, int height, int width) const {
   const Plan plan = make_plan(frames, height, width);
   const int64_t tables = 2 * 4 * plan.batch * plan.rows * 3 * config_.rope_per_axis();
-  return plan.memory.bytes + plan.block_memory.bytes + tables;
+  return plan.memory.bytes + tables;
 }
 
 void VideoDecoder::observe(const std::string& stage, const View& value) const {
@@ -264,21 +265,21 @@ void VideoDecoder::upload_window(Run& run, int clip) const {
       for (int64_t i = 0; i < frame; ++i) out[i] = in[i] * config_.std[c] + config_.mean[c];
     }
   }
-  ops_.device().upload(run.window.data(), run.clip["window"]);
+  ops_.device().upload(run.window.data(), run.memory["window"]);
 }
 
 // Tiles [first, first + count) of the uploaded window into their raw slots.
 void VideoDecoder::forward(Run& run, int first, int count) {
   const Plan& p = run.plan;
   const int64_t rows = count * p.rows;
-  const View window = run.clip["window"], tokens = run.clip["tokens"].slice(0, 0, rows);
+  const View window = run.memory["window"], tokens = run.memory["tokens"].slice(0, 0, rows);
   for (int i = 0; i < count; ++i) {
     const int64_t y = p.ys.starts[(first + i) / p.xs.count()] / config_.ratio;
     const int64_t x = p.xs.starts[(first + i) % p.xs.count()] / config_.ratio;
     ops_.copy(window.slice(2, y, p.h).slice(3, x, p.w),
               channels_first(tokens.slice(0, i * p.rows, p.tokens), p.t, p.h, p.w));
   }
-  const View mixed = run.clip["mixed"].slice(0, 0, rows), x = run.x.slice(0, 0, rows);
+  const View mixed = run.memory["mixed"].slice(0, 0, rows), x = run.x.slice(0, 0, rows);
   ops_.linear(*post_quant_, tokens, mixed);
   observe("post_quant_conv", mixed);
   ops_.linear(*proj_in_, mixed, x);
@@ -289,8 +290,8 @@ void VideoDecoder::forward(Run& run, int first, int count) {
     run_block(run, blocks_[i], rows, i);
     run.control.check();
   }
-  run.block.enter(10);
-  const View h = run.block["out"].slice(0, 0, rows);
+  run.memory.enter(10);
+  const View h = run.memory["out"].slice(0, 0, rows);
   ops_.layer_norm(x, norm_out_, norm_out_bias_, config_.norm_eps, h);
   observe("norm_out", h);
   const View raw = run.raw.slice(0, first % p.ring * p.rows, rows);
@@ -301,40 +302,40 @@ void VideoDecoder::forward(Run& run, int first, int count) {
 void VideoDecoder::run_block(Run& run, const Block& block, int64_t rows, size_t index) {
   const View x = run.x.slice(0, 0, rows);
   attention_branch(run, block, rows, index);
-  run.block.enter(5);
-  ops_.scaled_add(x, run.block["y1"].slice(0, 0, rows), block.scale1);
-  run.block.enter(6);
-  const View h = run.block["h2"].slice(0, 0, rows);
+  run.memory.enter(5);
+  ops_.scaled_add(x, run.memory["y1"].slice(0, 0, rows), block.scale1);
+  run.memory.enter(6);
+  const View h = run.memory["h2"].slice(0, 0, rows);
   ops_.rms_norm(x, block.norm2, config_.norm_eps, NormRounding::once, h);
-  run.block.enter(7);
-  const View ffn = run.block["ffn"].slice(0, 0, rows), gate = ffn.slice(1, 0, config_.ffn);
+  run.memory.enter(7);
+  const View ffn = run.memory["ffn"].slice(0, 0, rows), gate = ffn.slice(1, 0, config_.ffn);
   ops_.linear(*block.w1, h, ffn);
   ops_.swiglu(gate, ffn.slice(1, config_.ffn, config_.ffn), gate);
-  run.block.enter(8);
-  const View y = run.block["y2"].slice(0, 0, rows);
+  run.memory.enter(8);
+  const View y = run.memory["y2"].slice(0, 0, rows);
   ops_.linear(*block.w2, gate, y);
   if (index == 0) observe("b0.ff", y);
-  run.block.enter(9);
+  run.memory.enter(9);
   ops_.scaled_add(x, y, block.scale2);
   if (observe_) observe("block." + std::to_string(index), x);
 }
 
 void VideoDecoder::attention_branch(Run& run, const Block& block, int64_t rows, size_t index) {
   const int64_t inner = config_.inner(), dim = config_.head_dim;
-  run.block.enter(1);
-  const View h = run.block["h1"].slice(0, 0, rows);
+  run.memory.enter(1);
+  const View h = run.memory["h1"].slice(0, 0, rows);
   ops_.rms_norm(run.x.slice(0, 0, rows), block.norm1, config_.norm_eps, NormRounding::once, h);
   if (index == 0) observe("b0.norm1", h);
-  run.block.enter(2);
-  const View qkv = run.block["qkv"].slice(0, 0, rows);
+  run.memory.enter(2);
+  const View qkv = run.memory["qkv"].slice(0, 0, rows);
   ops_.linear(*block.qkv, h, qkv);
-  run.block.enter(3);
+  run.memory.enter(3);
   // q and k lie side by side and are normed and turned alike.
   const Ops::HeadNorm norm{.enabled = true, .eps = config_.norm_eps};
   const Rope rope{run.cos.view.slice(0, 0, rows), run.sin.view.slice(0, 0, rows), RopeRounding::once};
   ops_.head_norm_rope(qkv.slice(1, 0, 2 * inner).split(1, dim), norm, rope);
   const auto heads = [&](const View& matrix) { return matrix.split(0, run.plan.rows).split(2, dim); };
-  const View out = run.block["heads"].slice(0, 0, rows);
+  const View out = run.memory["heads"].slice(0, 0, rows);
   AttentionArgs args;
   args.q = heads(qkv.slice(1, 0, inner));
   args.k = heads(qkv.slice(1, inner, inner));
@@ -342,8 +343,8 @@ void VideoDecoder::attention_branch(Run& run, const Block& block, int64_t rows, 
   args.out = heads(out);
   args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
   ops_.attention(args);
-  run.block.enter(4);
-  const View y = run.block["y1"].slice(0, 0, rows);
+  run.memory.enter(4);
+  const View y = run.memory["y1"].slice(0, 0, rows);
   ops_.linear(*block.out, out, y);
   if (index == 0) observe("b0.attn", y);
 }
@@ -403,8 +404,8 @@ void VideoDecoder::decode(const float* latent, int frames, int height, int width
           .denormalise = denormalise};
   const Plan& p = run.plan;
   control.progress("decode video", 0, static_cast<int64_t>(p.schedule.clips) * p.tiles());
-  run.clip = Workspace(ops_.device(), p.memory, "video decoder");
-  run.block = Workspace(ops_.device(), p.block_memory, "video decoder blocks");
+  run.memory = Workspace(ops_.device(), p.memory, "video decoder");
+  run.memory.enter(0);
   RotaryTable table = rotary_table(p.t, p.h, p.w, config_.registers + 1, config_.rope_theta, config_.rope_per_axis());
   const size_t one = table.cos.size();
   for (std::vector<float>* values : {&table.cos, &table.sin}) {
@@ -414,13 +415,13 @@ void VideoDecoder::decode(const float* latent, int frames, int height, int width
   run.cos = upload_f32(ops_.device(), table.cos.data(), {p.batch * p.rows, table.pairs}, DType::f32, "video rope");
   run.sin = upload_f32(ops_.device(), table.sin.data(), {p.batch * p.rows, table.pairs}, DType::f32, "video rope");
   run.window.resize(static_cast<size_t>(config_.latent * p.t * p.latent_h * p.latent_w));
-  run.x = run.clip["x"];
-  run.raw = run.clip["raw"];
-  run.head = run.clip["head"];
-  run.carry = run.clip["carry0"];
-  run.next_carry = run.clip["carry1"];
+  run.x = run.memory["x"];
+  run.raw = run.memory["raw"];
+  run.head = run.memory["head"];
+  run.carry = run.memory["carry0"];
+  run.next_carry = run.memory["carry1"];
   ops_.reserve(p.batch * p.rows, config_.inner());
-  ops_.fill(run.clip["tokens"], 0.0f);  // the suffix rows pass through proj_in before they are replaced
+  ops_.fill(run.memory["tokens"], 0.0f);  // the suffix rows pass through proj_in before they are replaced
 
   const int clip = config_.clip.clip;
   for (int i = 0; i < p.schedule.clips; ++i) {

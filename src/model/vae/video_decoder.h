@@ -39,7 +39,7 @@ class VideoDecoder {
     int64_t t = 0, h = 0, w = 0;   // tile in latent units
     int64_t tokens = 0, rows = 0;  // of one tile: without and with the suffix
     int batch = 1, ring = 1;       // tiles per forward; raw tiles kept
-    WorkspacePlan memory, block_memory;
+    WorkspacePlan memory;
     int tiles() const { return ys.count() * xs.count(); }
   };
   struct Run;
