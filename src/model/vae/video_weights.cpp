@@ -283,6 +283,9 @@ VideoVaeTensors bind_video_vae(const Component& component, VideoVaeConfig& confi
   }
   if (config.has_encoder) bind_encoder(bind, tensors);
   for (const char* name : video_rows::kIgnored) binder.ignore(name);
+  // A file of one half may keep the other half's 1x1 convolution.
+  if (!config.has_encoder) binder.ignore_prefix("quant_conv.");
+  if (!config.has_decoder) binder.ignore_prefix("post_quant_conv.");
   const TensorInfo* mean = binder.optional(video_rows::kMean, {config.latent});
   const TensorInfo* std = binder.optional(video_rows::kStd, {config.latent});
   binder.finish();
