@@ -1,19 +1,35 @@
-// The packed sequence: which rows there are, where they stand in time and space, and which time each row reads (dit.md 3).
-// Host only, immutable once built.
+// The packed sequence: which rows there are, where they stand in time and space, and which time each row reads
+// (spec dit 3, 4). Host only, immutable once built.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "sampling/rows.h"
+
 namespace h3 {
 
-// ---- geometry (dit.md 4) ----
-int align_frames(int frames);                     // up to 17k + 5, at least 5
-int latent_frames(int frames);                    // 5 (frames - 5) / 17 + 2
-int audio_latents(int frames);                    // round(frames / 24 * 40)
-struct Canvas { int width = 0, height = 0; };
+// ---- geometry (spec dit 4) ----
+inline constexpr int kFramesPerSecond = 24;
+inline constexpr int kCanvasStep = 32;   // pixels per row of the packed sequence, each way
+inline constexpr int kLatentPixels = 16; // pixels per latent, each way
+
+int align_frames(int frames);            // up to 17k + 5, at least 5
+int latent_frames(int frames);           // 5 (frames - 5) / 17 + 2, for aligned frames
+int audio_latents(int frames);           // round(frames / 24 * 40), per stereo channel
+struct Canvas {
+  int width = 0, height = 0;
+};
+// The canvas of an aspect ratio: short edge first, then the area limit, then rounded to multiples of 32.
+// Error(usage) outside 1:4 ... 4:1.
 Canvas canvas_for_aspect(double width, double height, int short_edge = 768, int64_t max_pixels = 768 * 1344);
+
+// Half to even, as the reference rounds geometry.
+int64_t round_half_even(double value);
+
+// ---- the packed sequence ----
+enum class Tag : int32_t { video = 0, text = 1, audio = 2 };
 
 struct LayoutBlock {
   enum class Kind : uint8_t { first_frame, last_frame, image, video, audio } kind = Kind::image;
@@ -22,32 +38,34 @@ struct LayoutBlock {
 };
 
 struct LayoutSpec {
-  std::vector<int32_t> text_tags;      // [Nt]
-  std::vector<LayoutBlock> blocks;     // conditions, in packed order
+  std::vector<int32_t> text_tags;   // [Nt] 1 = text, 0 = vision block
+  std::vector<LayoutBlock> blocks;  // conditions, in packed order
   int latent_frames = 0, latent_height = 0, latent_width = 0;  // target video
   int audio_latents = 0;                                       // target sound, per channel
 };
 
+// [text][condition blocks][target sound][target video], so what a request keeps fixed is one run of rows.
 struct PackedLayout {
   LayoutSpec spec;
-  int64_t rows = 0;                          // S
-  std::vector<double> position;              // [S, 3]
-  std::vector<int32_t> tags;                 // [S]
+  int64_t rows = 0;              // S
+  std::vector<double> position;  // [S, 3] time, height, width
+  std::vector<int32_t> tags;     // [S]
   std::vector<int64_t> video_rows, audio_rows, text_rows;  // indices into the packed sequence; conditions first
   int64_t condition_video_rows = 0, condition_audio_rows = 0;
+
+  int64_t text_count() const { return static_cast<int64_t>(text_rows.size()); }
+  int64_t target_audio_rows() const { return static_cast<int64_t>(audio_rows.size()) - condition_audio_rows; }
+  int64_t target_video_rows() const { return static_cast<int64_t>(video_rows.size()) - condition_video_rows; }
+  int64_t first_target() const { return rows - target_audio_rows() - target_video_rows(); }  // text and conditions before
 };
 
 PackedLayout build_layout(const LayoutSpec& spec);
 
-// Distinct times of one evaluation, ascending, and each row's index into them (dit.md 3.3).
+// Distinct times of one evaluation, ascending, and each row's index into them (spec dit 3.3).
 struct RowTimes {
   std::vector<float> times;
   std::vector<int32_t> index;  // [S]
 };
 RowTimes row_times(const PackedLayout& layout, float video_time, float audio_time);
-
-// Latents z[C, T, h, w] <-> rows [T (h/2)(w/2), 4 C] (dit.md 3.1).
-std::vector<float> patchify(const float* latent, int channels, int frames, int height, int width);
-std::vector<float> unpatchify(const float* rows, int channels, int frames, int height, int width);
 
 }  // namespace h3
