@@ -1,58 +1,79 @@
-// The denoiser (dit.md). One Dit per loaded transformer; one DitSession per request.
+// The denoiser (spec dit 2). One Dit per loaded transformer; one DitSession per request.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/control.h"
+#include "model/dit/config.h"
 #include "model/dit/layout.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
 
 namespace h3 {
 
-struct DitConfig {
-  int64_t hidden = 0, layers = 0, refiner_layers = 0, heads = 0, head_dim = 0, ffn = 0;
-  int64_t video_row = 96, audio_row = 32, text_dim = 0, freq_dim = 256, time_hidden = 0, time_dim = 0;
-  int64_t curve_rank = 0, curve_points = 0;  // pruned AdaLN; 0 = full
-};
-
+// Activations are f32 or bf16; bf16 rounds where the reference does (spec dit 2.8). Input and output projections, the
+// time embedding and the curve stay f32 whatever is chosen; a full AdaLN and the text projection compute in bf16 at
+// least.
 struct DitOptions {
-  Compute compute = Compute::f32;   // f32 or bf16 activations follow from it
+  Compute compute = Compute::f32;  // of the blocks' matmuls
   DType activation = DType::f32;
 };
 
-class Dit;
+struct DitRequest {
+  const PackedLayout* layout = nullptr;         // outlives the session
+  std::vector<float> text;                      // [Nt, text_dim]
+  std::vector<float> condition_video;           // [rows, video_row] noised and patchified, in packed order
+  std::vector<float> condition_audio;           // [rows, audio_row]
+  std::vector<float> video_times, audio_times;  // one per evaluation
+  // Sees every intermediate value by name, as they are computed; empty in normal runs.
+  std::function<void(const char* name, const View& value)> probe;
+};
 
-// All state of one request: packed layout, refined text, AdaLN rows of every time of the schedule, workspace.
+// All state of one request: refined text, embedded conditions, rotation tables, modulation rows of every time of the
+// schedule, row numbers of every evaluation, workspace. After start() nothing is allocated and the host is not read.
+//
+// An evaluation is embed, blocks 0 .. layers(), head. Between calls a step policy may look at residual(), replace it, or
+// leave blocks out; where the calls are cut does not change a bit.
 class DitSession {
  public:
   virtual ~DitSession() = default;
-  // Evaluates the velocity at evaluation `step`. video_rows [Nv, 96] and audio_rows [Na, 32] are f32 on the device,
-  // *target* rows only; condition rows were given at start. Results: velocities of the target rows, f32.
-  // Split into prefix / rest / head so that a step policy can sit between (style D8).
-  virtual void prefix(int step, const View& video_rows, const View& audio_rows) = 0;  // embed + first block(s)
-  virtual void rest(int step) = 0;                                                    // remaining blocks
-  virtual void head(int step, const View& video_velocity, const View& audio_velocity) = 0;
-  virtual const View& residual() const = 0;                                           // [S, hidden], the stream between the parts
-};
+  // residual() = rows entering block 0. video_rows [Nv, video_row] and audio_rows [Na, audio_row], f32: target rows only.
+  virtual void embed(int evaluation, const View& video_rows, const View& audio_rows) = 0;
+  // residual() = rows leaving block last - 1, of the evaluation embedded last.
+  virtual void blocks(int64_t first, int64_t last) = 0;
+  // Velocities of the target rows, f32, shaped as the inputs of embed.
+  virtual void head(const View& video_velocity, const View& audio_velocity) = 0;
+  virtual const View& residual() const = 0;  // [S, hidden] T, contiguous
+  virtual int64_t layers() const = 0;
+  virtual int64_t bytes() const = 0;         // of the workspace
 
-struct DitRequest {
-  const PackedLayout* layout = nullptr;   // outlives the session
-  std::vector<float> text;                // [Nt, text_dim]
-  std::vector<float> condition_video;     // [rows, 96] noised and patchified
-  std::vector<float> condition_audio;     // [rows, 32]
-  std::vector<float> video_times, audio_times;  // one per evaluation
+  void evaluate(int evaluation, const View& video_rows, const View& audio_rows, const View& video_velocity,
+                const View& audio_velocity) {
+    embed(evaluation, video_rows, audio_rows);
+    blocks(0, layers());
+    head(video_velocity, audio_velocity);
+  }
 };
 
 class Dit {
  public:
   virtual ~Dit() = default;
   virtual const DitConfig& config() const = 0;
-  virtual std::unique_ptr<DitSession> start(const DitRequest& request, const Control& control) = 0;
+  virtual int64_t weight_bytes() const = 0;  // held on the device
+  // Refines the text and computes the modulation rows; those are kept for the next request with the same times.
+  virtual std::unique_ptr<DitSession> start(DitRequest request, const Control& control) = 0;
 };
 
-std::unique_ptr<Dit> load_dit(Ops& ops, const Component& component, const DitOptions& options);
+std::unique_ptr<Dit> load_dit(Ops& ops, const Component& component, const DitOptions& options, const Control& control);
+
+// What a session will hold on the device, before it is started.
+struct DitMemory {
+  int64_t workspace = 0;   // activations, tables, row numbers
+  int64_t modulation = 0;  // at most; shared by sessions with the same times
+};
+DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation);
 
 }  // namespace h3

@@ -159,20 +159,23 @@ PackedLayout build_layout(const LayoutSpec& spec) {
 }
 
 RowTimes row_times(const PackedLayout& layout, float video_time, float audio_time) {
-  std::vector<float> row(static_cast<size_t>(layout.rows), video_time);
   const float condition = std::max(video_time, kConditionTime);
-  for (int64_t i = 0; i < layout.condition_video_rows; ++i) row[layout.video_rows[i]] = condition;
-  for (size_t i = 0; i < layout.audio_rows.size(); ++i) {
-    const bool reference = static_cast<int64_t>(i) < layout.condition_audio_rows;
-    row[layout.audio_rows[i]] = reference ? kReferenceSoundTime : audio_time;
-  }
+  const int64_t sounds = layout.condition_audio_rows;
   RowTimes out;
-  out.times = row;
+  out.times = {video_time, audio_time};
+  if (layout.condition_video_rows > 0) out.times.push_back(condition);
+  if (sounds > 0) out.times.push_back(kReferenceSoundTime);
   std::sort(out.times.begin(), out.times.end());
   out.times.erase(std::unique(out.times.begin(), out.times.end()), out.times.end());
-  for (float time : row) {
-    const auto found = std::lower_bound(out.times.begin(), out.times.end(), time);
-    out.index.push_back(static_cast<int32_t>(found - out.times.begin()));
+  const auto index_of = [&](float time) {
+    return static_cast<int32_t>(std::lower_bound(out.times.begin(), out.times.end(), time) - out.times.begin());
+  };
+  out.index.assign(static_cast<size_t>(layout.rows), index_of(video_time));
+  const int32_t of_condition = index_of(condition), of_sound = index_of(audio_time);
+  const int32_t of_reference = index_of(kReferenceSoundTime);
+  for (int64_t i = 0; i < layout.condition_video_rows; ++i) out.index[layout.video_rows[i]] = of_condition;
+  for (int64_t i = 0; i < static_cast<int64_t>(layout.audio_rows.size()); ++i) {
+    out.index[layout.audio_rows[i]] = i < sounds ? of_reference : of_sound;
   }
   return out;
 }

@@ -1,0 +1,89 @@
+#include "model/dit/block.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace h3::dit {
+namespace {
+
+Tensor upload_norm(Ops& ops, const std::vector<float>& values) {
+  return upload_f32(ops.device(), values.data(), {static_cast<int64_t>(values.size())}, DType::f32, "norm weights");
+}
+
+}  // namespace
+
+int64_t Block::bytes() const {
+  int64_t sum = qkv->bytes + out->bytes + fc1->bytes + fc2->bytes;
+  for (const Tensor* norm : {&norm1, &norm2, &q_norm, &k_norm}) sum += norm->view.bytes();
+  return sum;
+}
+
+Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute) {
+  const auto linear = [&](const char* name, const MatrixSource& weight) {
+    LinearSpec spec;
+    spec.label = label + "." + name;
+    spec.weight = weight;
+    spec.compute = compute;
+    return ops.make_linear(std::move(spec));
+  };
+  Block block;
+  block.label = label;
+  block.qkv = linear("attn.qkv_proj", source.qkv);
+  block.out = linear("attn.out_proj", source.out);
+  block.fc1 = linear("mlp.fc1", source.fc1);
+  block.fc2 = linear("mlp.fc2", source.fc2);
+  block.norm1 = upload_norm(ops, source.norm1);
+  block.norm2 = upload_norm(ops, source.norm2);
+  block.q_norm = upload_norm(ops, source.q_norm);
+  block.k_norm = upload_norm(ops, source.k_norm);
+  return block;
+}
+
+void attention_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
+                      const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name) {
+  const int64_t inner = config.inner();
+  ops.linear(*block.qkv, h, scratch.qkv);
+  const auto heads = [&](int64_t part) { return scratch.qkv.slice(1, part * inner, inner).split(1, config.head_dim); };
+  const View q = heads(0), k = heads(1), v = heads(2);
+  const Ops::HeadNorm q_norm{true, block.q_norm, config.qk_norm_eps, NormRounding::once};
+  const Ops::HeadNorm k_norm{true, block.k_norm, config.qk_norm_eps, NormRounding::once};
+  if (probe.active()) {  // the same roundings in two calls, to show the values between
+    ops.head_norm_rope(q, q_norm, {});
+    ops.head_norm_rope(k, k_norm, {});
+    probe(name + ".q_normed", q);
+    probe(name + ".k_normed", k);
+    probe(name + ".v", v);
+    ops.head_norm_rope(q, {}, rope);
+    ops.head_norm_rope(k, {}, rope);
+  } else {
+    ops.head_norm_rope(q, q_norm, rope);
+    ops.head_norm_rope(k, k_norm, rope);
+  }
+  AttentionArgs args;
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  args.out = scratch.attention.split(1, config.head_dim);
+  args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  ops.attention(args);
+  probe(name + ".attn_heads", scratch.attention);
+  ops.linear(*block.out, scratch.attention, y);
+  probe(name + ".attn_out", y);
+}
+
+void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,
+                const View& y, const Probe& probe, const std::string& name) {
+  const int64_t rows = h.dim[0], chunk = scratch.gate_value.dim[0];
+  for (int64_t first = 0; first < rows; first += chunk) {
+    const int64_t count = std::min(chunk, rows - first);
+    const View both = scratch.gate_value.slice(0, 0, count);
+    const View gate = both.slice(1, 0, config.ffn), value = both.slice(1, config.ffn, config.ffn);
+    ops.linear(*block.fc1, h.slice(0, first, count), both);
+    ops.swiglu(gate, value, gate);
+    if (count == rows) probe(name + ".swiglu", gate);
+    ops.linear(*block.fc2, gate, y.slice(0, first, count));
+  }
+  probe(name + ".ff_out", y);
+}
+
+}  // namespace h3::dit

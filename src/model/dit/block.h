@@ -1,0 +1,56 @@
+// One transformer block, of the trunk or of the token refiner: its weights on the device and its two branches. The norms
+// around the branches belong to the caller, who fuses them across blocks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "model/dit/config.h"
+#include "model/dit/weights.h"
+#include "ops/ops.h"
+
+namespace h3::dit {
+
+// Shows intermediate values to whoever asked for them (dumps, parity); costs nothing when nobody did.
+class Probe {
+ public:
+  Probe() = default;
+  Probe(Ops& ops, std::function<void(const char*, const View&)> show) : ops_(&ops), show_(std::move(show)) {}
+  bool active() const { return static_cast<bool>(show_); }
+  void operator()(const std::string& name, const View& view) const {
+    if (!show_) return;
+    ops_->sync();
+    show_(name.c_str(), view);
+  }
+
+ private:
+  Ops* ops_ = nullptr;
+  std::function<void(const char*, const View&)> show_;
+};
+
+struct Block {
+  std::string label;  // "dit.blocks.3"
+  std::unique_ptr<Linear> qkv, out, fc1, fc2;
+  Tensor norm1, norm2, q_norm, k_norm;  // f32
+  int64_t bytes() const;
+};
+
+Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute);
+
+// Views that a block computes in, all with the same number of rows.
+struct BlockScratch {
+  View qkv;        // [rows, 3 inner] T
+  View attention;  // [rows, inner] T
+  View gate_value;  // [chunk, 2 ffn] T; the MLP runs over chunks of rows, which bounds this
+};
+
+// y = out(attention(q, k, v of h)); rope.cos empty: no rotation. Scratch: qkv, attention.
+void attention_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
+                      const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name);
+
+// y = fc2(silu(gate) * value). Scratch: gate_value.
+void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,
+                const View& y, const Probe& probe, const std::string& name);
+
+}  // namespace h3::dit

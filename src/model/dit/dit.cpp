@@ -1,0 +1,101 @@
+#include "model/dit/dit.h"
+
+#include "base/context.h"
+#include "base/error.h"
+#include "model/dit/session.h"
+
+namespace h3 {
+namespace dit {
+namespace {
+
+class Transformer final : public Dit {
+ public:
+  Transformer(Ops& ops, const Component& component, const DitOptions& options, const Control& control)
+      : model_{ops, read_source(component, ops.context().log), options.activation, {}, {}, {}, {}, {}, {}, {}, {}, {}} {
+    load(options, control);
+  }
+
+  const DitConfig& config() const override { return model_.source.config; }
+
+  int64_t weight_bytes() const override {
+    int64_t sum = model_.refiner_norm.view.bytes() + model_.final_norm.view.bytes();
+    for (const auto* linear : {&model_.video_in, &model_.audio_in, &model_.text_in, &model_.video_out, &model_.audio_out}) {
+      sum += (*linear)->bytes;
+    }
+    for (const auto* stack : {&model_.blocks, &model_.refiner}) {
+      for (const Block& block : *stack) sum += block.bytes();
+    }
+    return sum;
+  }
+
+  std::unique_ptr<DitSession> start(DitRequest request, const Control& control) override {
+    const ModulationPlan plan = plan_modulation(*request.layout, request.video_times, request.audio_times);
+    if (bank_ == nullptr || !bank_->plan.same_rows(plan)) {
+      bank_.reset();  // before the new one is made: the two may not fit side by side
+      bank_ = make_bank(model_.ops, model_.source, plan, model_.activation, control);
+    }
+    return start_session(model_, std::move(request), plan, bank_, control);
+  }
+
+ private:
+  std::unique_ptr<Linear> make(const char* label, const MatrixSource& weight, const std::vector<float>& bias,
+                               Compute compute) {
+    LinearSpec spec;
+    spec.label = label;
+    spec.weight = weight;
+    spec.bias = bias;
+    spec.compute = compute;
+    return model_.ops.make_linear(std::move(spec));
+  }
+
+  void load(const DitOptions& options, const Control& control) {
+    Source& source = model_.source;
+    Ops& ops = model_.ops;
+    const int64_t total = source.config.layers + source.config.refiner_layers;
+    model_.video_in = make("dit.video_patch_proj", source.video_in, source.video_in_bias, Compute::f32);
+    model_.audio_in = make("dit.audio_patch_proj", source.audio_in, source.audio_in_bias, Compute::f32);
+    model_.video_out = make("dit.final_layer.video_out", source.video_out, source.video_out_bias, Compute::f32);
+    model_.audio_out = make("dit.final_layer.audio_out", source.audio_out, source.audio_out_bias, Compute::f32);
+    const Compute text = options.activation == DType::f32 ? Compute::f32 : Compute::bf16;
+    model_.text_in = make("dit.condition_proj", source.text_in, source.text_in_bias, text);
+    const auto vector = [&](const std::vector<float>& values) {
+      return upload_f32(ops.device(), values.data(), {source.config.hidden}, DType::f32, "norm weights");
+    };
+    model_.refiner_norm = vector(source.refiner_norm);
+    model_.final_norm = vector(source.final_norm);
+    int64_t done = 0;
+    const auto load_stack = [&](const std::vector<BlockSource>& sources, const char* label, std::vector<Block>& blocks) {
+      for (size_t i = 0; i < sources.size(); ++i) {
+        control.progress("load", done++, total);
+        blocks.push_back(make_block(ops, sources[i], label + std::to_string(i), options.compute));
+      }
+    };
+    load_stack(source.refiner, "dit.token_refiner.blocks.", model_.refiner);
+    load_stack(source.blocks, "dit.blocks.", model_.blocks);
+  }
+
+  Model model_;
+  std::shared_ptr<const ModulationBank> bank_;  // of the last schedule
+};
+
+}  // namespace
+}  // namespace dit
+
+std::unique_ptr<Dit> load_dit(Ops& ops, const Component& component, const DitOptions& options, const Control& control) {
+  if (options.activation != DType::f32 && options.activation != DType::bf16) {
+    fail(Code::usage, "the denoiser's activations are f32 or bf16, not %s: they leave the range of f16",
+         name_of(options.activation));
+  }
+  return std::make_unique<dit::Transformer>(ops, component, options, control);
+}
+
+DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation) {
+  DitMemory memory;
+  memory.workspace = plan_workspace(dit::session_slots(config, layout, evaluations, activation)).bytes;
+  // Text and target video at t_v, target sound at t_a, conditions at a time of their own (spec dit 3.3).
+  const int64_t rows = 3 * int64_t{evaluations} + 2;
+  memory.modulation = dit::bank_bytes(config, rows, 2 * int64_t{evaluations}, activation);
+  return memory;
+}
+
+}  // namespace h3
