@@ -6,6 +6,9 @@ namespace h3 {
 void run_tokenizer(Suite& suite);
 void run_image_qwen(Suite& suite);
 void run_text(Suite& suite);
+void run_rng(Suite& suite);
+void run_scheduler(Suite& suite);
+void run_packing(Suite& suite);
 void run_video_vae(Suite& suite);
 
 namespace {
@@ -20,6 +23,9 @@ constexpr StageRow kStages[] = {
     {"tokenizer", run_tokenizer},
     {"image_qwen", run_image_qwen},
     {"text", run_text},
+    {"rng", run_rng},
+    {"scheduler", run_scheduler},
+    {"packing", run_packing},
     {"video_vae", run_video_vae},
 };
 

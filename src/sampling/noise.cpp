@@ -74,7 +74,8 @@ Noise draw_sdcpp(const NoiseSpec& spec) {
   noise.video = patchify(drawn.data(), spec.video_channels, spec.video.frames, spec.video.height, spec.video.width);
   noise.audio.resize(static_cast<size_t>(channels * 2 * latents));
   for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t row = 0; row < 2 * latents; ++row) noise.audio[row * channels + c] = drawn[video + c * 2 * latents + row];
+    for (int64_t row = 0; row < 2 * latents; ++row)
+      noise.audio[row * channels + c] = drawn[video + c * 2 * latents + row];
   }
   return noise;
 }

@@ -30,7 +30,8 @@ template <typename Move>
 void each_audio_element(int channels, int latents, Move move) {
   for (int64_t side = 0; side < 2; ++side) {
     for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t t = 0; t < latents; ++t) move((side * channels + c) * latents + t, (side * latents + t) * channels + c);
+      for (int64_t t = 0; t < latents; ++t)
+        move((side * channels + c) * latents + t, (side * latents + t) * channels + c);
     }
   }
 }

@@ -1,5 +1,5 @@
-// Samplers move the latents from noise to clean. They see rows and velocities only, through Ops: every coefficient is on
-// the device before the loop starts, and a step reads nothing back and allocates nothing.
+// Samplers move the latents from noise to clean. They see rows and velocities only, through Ops: every coefficient is
+// on the device before the loop starts, and a step reads nothing back and allocates nothing.
 #pragma once
 
 #include <memory>
@@ -36,6 +36,7 @@ struct SamplerRow {
 
 std::span<const SamplerRow> samplers();
 // Error(usage) for an unknown name.
-std::unique_ptr<Sampler> make_sampler(const std::string& name, Ops& ops, const Schedule& schedule, const Streams& state);
+std::unique_ptr<Sampler> make_sampler(const std::string& name, Ops& ops, const Schedule& schedule,
+                                      const Streams& state);
 
 }  // namespace h3

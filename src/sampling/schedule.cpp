@@ -35,13 +35,12 @@ Schedule make_linspace(const ScheduleSpec& spec) {
   return schedule;
 }
 
-// Positions in the table of 1000 levels, then 0. The model reads its level back through f32 multiples of 1/1000, and the
-// sound is remapped from that (spec dit 6.3).
+// Positions in the table of 1000 levels, then 0. The model reads its level back through f32 multiples of 1/1000, and
+// the sound is remapped from that (spec dit 6.3).
 Schedule from_levels(Schedule schedule, const std::vector<double>& sigma) {
   schedule.video.sigma = sigma;
   for (double level : sigma) {
-    schedule.audio.sigma.push_back(
-        static_cast<float>(remap_level(level, schedule.video_shift, schedule.audio_shift)));
+    schedule.audio.sigma.push_back(static_cast<float>(remap_level(level, schedule.video_shift, schedule.audio_shift)));
   }
   for (size_t i = 0; i + 1 < sigma.size(); ++i) {
     const float level = std::max(static_cast<float>(1000.0f * static_cast<float>(sigma[i])) / 1000.0f, 1e-6f);
@@ -166,8 +165,8 @@ Grid diffusers_grid(int points, double shift) {
   const float s = static_cast<float>(shift), s1 = static_cast<float>(shift - 1);
   std::vector<double> sigma;
   for (int i = 0; i < points; ++i) {
-    const float base = i < points / 2 ? std::fma(step, static_cast<float>(i), 1.0f)
-                                      : -(step * static_cast<float>(points - 1 - i));
+    const float base =
+        i < points / 2 ? std::fma(step, static_cast<float>(i), 1.0f) : -(step * static_cast<float>(points - 1 - i));
     const float scaled = s1 * base;
     const float level = (s * base) / (1.0f + scaled);
     if (sigma.empty() || sigma.back() != level) sigma.push_back(level);

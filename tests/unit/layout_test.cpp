@@ -63,9 +63,9 @@ TEST(Layout, DistinctTimesOfAStep) {
   EXPECT_FLOAT_EQ(times.times[1], 0.10000002f);
   EXPECT_FLOAT_EQ(times.times[2], 0.999f);
   const auto table_row = [&](int64_t row) { return times.index[row] * 3 + layout.tags[row]; };
-  EXPECT_EQ(table_row(0), 1);                       // text
-  EXPECT_EQ(table_row(3), 0);                       // vision rows read the video's time
-  EXPECT_EQ(table_row(16), 6);                      // keyframe
+  EXPECT_EQ(table_row(0), 1);   // text
+  EXPECT_EQ(table_row(3), 0);   // vision rows read the video's time
+  EXPECT_EQ(table_row(16), 6);  // keyframe
   EXPECT_EQ(table_row(layout.audio_rows[0]), 5);
   EXPECT_EQ(table_row(layout.rows - 1), 0);
 }
@@ -77,7 +77,8 @@ TEST(Layout, ReferencesPushTheClock) {
   spec.latent_frames = 2;
   spec.latent_height = spec.latent_width = 4;
   spec.audio_latents = 8;
-  spec.blocks = {{Kind::image, 1, 4, 4, 0}, {Kind::audio, 0, 0, 0, 4}, {Kind::video, 2, 4, 2, 3}, {Kind::video, 2, 2, 4, 0}};
+  spec.blocks = {
+      {Kind::image, 1, 4, 4, 0}, {Kind::audio, 0, 0, 0, 4}, {Kind::video, 2, 4, 2, 3}, {Kind::video, 2, 2, 4, 0}};
   const PackedLayout layout = build_layout(spec);
   const auto time = [&](int64_t row) { return layout.position[row * 3]; };
   EXPECT_EQ(time(7), 7);                         // image

@@ -17,7 +17,9 @@ uint64_t fnv1a(const std::vector<float>& values) {
   return hash;
 }
 
-void append(std::vector<float>& all, const std::vector<float>& more) { all.insert(all.end(), more.begin(), more.end()); }
+void append(std::vector<float>& all, const std::vector<float>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 // The hashes are of streams drawn by a stock x86 build of torch.
 TEST(TorchGenerator, StreamsMatchTorchBitForBit) {

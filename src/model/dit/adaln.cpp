@@ -188,8 +188,8 @@ std::shared_ptr<const ModulationBank> make_bank(Ops& ops, const Source& source, 
   for (size_t i = 0; i < source.blocks.size(); ++i) {
     control.check();
     const AdalnSource& adaln = source.blocks[i].adaln;
-    const Tensor& rows = bank->blocks.emplace_back(ops.device(), type, std::vector<int64_t>{plan.rows(), 6 * hidden},
-                                                   "AdaLN rows");
+    const Tensor& rows =
+        bank->blocks.emplace_back(ops.device(), type, std::vector<int64_t>{plan.rows(), 6 * hidden}, "AdaLN rows");
     int64_t begin = 0;
     for (int64_t tag = 0; tag < 3; ++tag) {
       const std::vector<float>& times = plan.times[static_cast<size_t>(tag)];

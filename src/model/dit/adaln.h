@@ -1,5 +1,5 @@
-// AdaLN (spec dit 2.3, 2.4, 9): a block's modulation depends on the row's time and modality only, so every row that a run
-// will read is computed once, before the loop, and a step picks rows by number.
+// AdaLN (spec dit 2.3, 2.4, 9): a block's modulation depends on the row's time and modality only, so every row that a
+// run will read is computed once, before the loop, and a step picks rows by number.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// One transformer block, of the trunk or of the token refiner: its weights on the device and its two branches. The norms
-// around the branches belong to the caller, who fuses them across blocks.
+// One transformer block, of the trunk or of the token refiner: its weights on the device and its two branches. The
+// norms around the branches belong to the caller, who fuses them across blocks.
 #pragma once
 
 #include <functional>
@@ -40,8 +40,8 @@ Block make_block(Ops& ops, const BlockSource& source, const std::string& label, 
 
 // Views that a block computes in, all with the same number of rows.
 struct BlockScratch {
-  View qkv;        // [rows, 3 inner] T
-  View attention;  // [rows, inner] T
+  View qkv;         // [rows, 3 inner] T
+  View attention;   // [rows, inner] T
   View gate_value;  // [chunk, 2 ffn] T; the MLP runs over chunks of rows, which bounds this
 };
 

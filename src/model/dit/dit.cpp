@@ -19,7 +19,8 @@ class Transformer final : public Dit {
 
   int64_t weight_bytes() const override {
     int64_t sum = model_.refiner_norm.view.bytes() + model_.final_norm.view.bytes();
-    for (const auto* linear : {&model_.video_in, &model_.audio_in, &model_.text_in, &model_.video_out, &model_.audio_out}) {
+    for (const auto* linear :
+         {&model_.video_in, &model_.audio_in, &model_.text_in, &model_.video_out, &model_.audio_out}) {
       sum += (*linear)->bytes;
     }
     for (const auto* stack : {&model_.blocks, &model_.refiner}) {
@@ -64,7 +65,8 @@ class Transformer final : public Dit {
     model_.refiner_norm = vector(source.refiner_norm);
     model_.final_norm = vector(source.final_norm);
     int64_t done = 0;
-    const auto load_stack = [&](const std::vector<BlockSource>& sources, const char* label, std::vector<Block>& blocks) {
+    const auto load_stack = [&](const std::vector<BlockSource>& sources, const char* label,
+                                std::vector<Block>& blocks) {
       for (size_t i = 0; i < sources.size(); ++i) {
         control.progress("load", done++, total);
         blocks.push_back(make_block(ops, sources[i], label + std::to_string(i), options.compute));

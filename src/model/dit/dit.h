@@ -35,12 +35,13 @@ struct DitRequest {
 // All state of one request: refined text, embedded conditions, rotation tables, modulation rows of every time of the
 // schedule, row numbers of every evaluation, workspace. After start() nothing is allocated and the host is not read.
 //
-// An evaluation is embed, blocks 0 .. layers(), head. Between calls a step policy may look at residual(), replace it, or
-// leave blocks out; where the calls are cut does not change a bit.
+// An evaluation is embed, blocks 0 .. layers(), head. Between calls a step policy may look at residual(), replace it,
+// or leave blocks out; where the calls are cut does not change a bit.
 class DitSession {
  public:
   virtual ~DitSession() = default;
-  // residual() = rows entering block 0. video_rows [Nv, video_row] and audio_rows [Na, audio_row], f32: target rows only.
+  // residual() = rows entering block 0. video_rows [Nv, video_row] and audio_rows [Na, audio_row], f32: target rows
+  // only.
   virtual void embed(int evaluation, const View& video_rows, const View& audio_rows) = 0;
   // residual() = rows leaving block last - 1, of the evaluation embedded last.
   virtual void blocks(int64_t first, int64_t last) = 0;
@@ -48,7 +49,7 @@ class DitSession {
   virtual void head(const View& video_velocity, const View& audio_velocity) = 0;
   virtual const View& residual() const = 0;  // [S, hidden] T, contiguous
   virtual int64_t layers() const = 0;
-  virtual int64_t bytes() const = 0;         // of the workspace
+  virtual int64_t bytes() const = 0;  // of the workspace
 
   void evaluate(int evaluation, const View& video_rows, const View& audio_rows, const View& video_velocity,
                 const View& audio_velocity) {

@@ -8,16 +8,51 @@
 namespace h3 {
 namespace {
 
-constexpr double kFrameUnits = 5.0 / 3.0;       // clock units (1/40 s) per frame at 24 fps
-constexpr int kSpan[5] = {1, 4, 4, 4, 4};       // frames a latent frame stands for, by its index modulo 5
-constexpr float kConditionTime = 0.999f;        // visual conditions are never noisier than this
+constexpr double kFrameUnits = 5.0 / 3.0;  // clock units (1/40 s) per frame at 24 fps
+constexpr int kSpan[5] = {1, 4, 4, 4, 4};  // frames a latent frame stands for, by its index modulo 5
+constexpr float kConditionTime = 0.999f;   // visual conditions are never noisier than this
 constexpr float kReferenceSoundTime = 1.0f;
 
-// Length of `frames` latent frames on the clock. Sequential f64 sums, as positions are built.
-double span_of(int frames) {
-  double sum = 0;
-  for (int k = 0; k < frames; ++k) sum += kFrameUnits * kSpan[k % 5];
+// numpy's sum: eight interleaved accumulators up to 128 values, halves at a multiple of eight beyond.
+double pairwise_sum(const double* values, int n) {
+  if (n < 8) {
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += values[i];
+    return sum;
+  }
+  if (n > 128) {
+    const int half = n / 2 - n / 2 % 8;
+    return pairwise_sum(values, half) + pairwise_sum(values + half, n - half);
+  }
+  double r[8];
+  for (int j = 0; j < 8; ++j) r[j] = values[j];
+  int i = 8;
+  for (; i < n - n % 8; i += 8) {
+    for (int j = 0; j < 8; ++j) r[j] += values[i + j];
+  }
+  double sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+  for (; i < n; ++i) sum += values[i];
   return sum;
+}
+
+std::vector<double> spans_of(int frames) {
+  std::vector<double> units;
+  for (int k = 0; k < frames; ++k) units.push_back(kFrameUnits * kSpan[k % 5]);
+  return units;
+}
+
+// Lengths of latent frames on the clock. The reference sums the target's with numpy and a reference video's with
+// Python's compensated sum(); the last bit of f64 tells them apart.
+double target_span(int frames) { return pairwise_sum(spans_of(frames).data(), frames); }
+
+double reference_span(int frames) {
+  double sum = 0, lost = 0;
+  for (double unit : spans_of(frames)) {
+    const double next = sum + unit;
+    lost += std::fabs(sum) >= std::fabs(unit) ? (sum - next) + unit : (unit - next) + sum;
+    sum = next;
+  }
+  return sum + lost;
 }
 
 // Coordinates of one axis of a latent frame (spec dit 3.4); delta is recomputed as the reference does.
@@ -86,7 +121,7 @@ class Builder {
     switch (block.kind) {
       case Kind::first_frame: add_video(frames, height, width, clock_); break;
       case Kind::last_frame:
-        add_video(frames, height, width, clock_ + span_of(layout_.spec.latent_frames) - kFrameUnits);
+        add_video(frames, height, width, clock_ + target_span(layout_.spec.latent_frames) - kFrameUnits);
         break;
       case Kind::image:
         add_video(frames, height, width, clock_);
@@ -99,7 +134,7 @@ class Builder {
       case Kind::video:
         add_audio(block.audio_latents, clock_, axis_coordinates(width, height, width));
         add_video(frames, height, width, clock_);
-        clock_ += std::max(static_cast<double>(block.audio_latents), span_of(frames));
+        clock_ += std::max(static_cast<double>(block.audio_latents), reference_span(frames));
         break;
     }
   }
@@ -111,8 +146,8 @@ class Builder {
 
 void check_extents(const char* what, int frames, int height, int width) {
   if (frames < 1 || height < 2 || width < 2 || height % 2 != 0 || width % 2 != 0) {
-    fail(Code::usage, "%s: latent size %d x %d x %d; sides must be even and at least 2 (pixels in multiples of 32)", what,
-         frames, height, width);
+    fail(Code::usage, "%s: latent size %d x %d x %d; sides must be even and at least 2 (pixels in multiples of 32)",
+         what, frames, height, width);
   }
 }
 
@@ -129,6 +164,14 @@ int align_frames(int frames) {
 int latent_frames(int frames) { return 5 * (frames - 5) / 17 + 2; }
 
 int audio_latents(int frames) { return static_cast<int>(round_half_even(frames / 24.0 * 40.0)); }
+
+std::vector<int> resample_frames(double fps, int frames, int most) {
+  if (!(fps > 0)) fail(Code::usage, "a video at %g frames per second cannot be read", fps);
+  const auto slot = [&](int i) { return std::min<double>(most, std::floor(i * kFramesPerSecond / fps + 0.5)); };
+  std::vector<int> source;
+  for (int i = 0; i < frames; ++i) source.insert(source.end(), static_cast<size_t>(slot(i + 1) - slot(i)), i);
+  return source;
+}
 
 Canvas canvas_for_aspect(double width, double height, int short_edge, int64_t max_pixels) {
   const double ratio = width / height;

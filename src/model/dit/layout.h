@@ -12,18 +12,22 @@ namespace h3 {
 
 // ---- geometry (spec dit 4) ----
 inline constexpr int kFramesPerSecond = 24;
-inline constexpr int kCanvasStep = 32;   // pixels per row of the packed sequence, each way
-inline constexpr int kLatentPixels = 16; // pixels per latent, each way
+inline constexpr int kCanvasStep = 32;    // pixels per row of the packed sequence, each way
+inline constexpr int kLatentPixels = 16;  // pixels per latent, each way
 
-int align_frames(int frames);            // up to 17k + 5, at least 5
-int latent_frames(int frames);           // 5 (frames - 5) / 17 + 2, for aligned frames
-int audio_latents(int frames);           // round(frames / 24 * 40), per stereo channel
+int align_frames(int frames);   // up to 17k + 5, at least 5
+int latent_frames(int frames);  // 5 (frames - 5) / 17 + 2, for aligned frames
+int audio_latents(int frames);  // round(frames / 24 * 40), per stereo channel
 struct Canvas {
   int width = 0, height = 0;
 };
 // The canvas of an aspect ratio: short edge first, then the area limit, then rounded to multiples of 32.
 // Error(usage) outside 1:4 ... 4:1.
 Canvas canvas_for_aspect(double width, double height, int short_edge = 768, int64_t max_pixels = 768 * 1344);
+
+// Which source frame stands in each slot of the 24 fps clock: frame i holds from slot floor(i 24/fps + 1/2) to its
+// successor's. At most `most` slots: what lies beyond the target's length is cut.
+std::vector<int> resample_frames(double fps, int frames, int most);
 
 // Half to even, as the reference rounds geometry.
 int64_t round_half_even(double value);
@@ -38,8 +42,8 @@ struct LayoutBlock {
 };
 
 struct LayoutSpec {
-  std::vector<int32_t> text_tags;   // [Nt] 1 = text, 0 = vision block
-  std::vector<LayoutBlock> blocks;  // conditions, in packed order
+  std::vector<int32_t> text_tags;                              // [Nt] 1 = text, 0 = vision block
+  std::vector<LayoutBlock> blocks;                             // conditions, in packed order
   int latent_frames = 0, latent_height = 0, latent_width = 0;  // target video
   int audio_latents = 0;                                       // target sound, per channel
 };
@@ -47,16 +51,18 @@ struct LayoutSpec {
 // [text][condition blocks][target sound][target video], so what a request keeps fixed is one run of rows.
 struct PackedLayout {
   LayoutSpec spec;
-  int64_t rows = 0;              // S
-  std::vector<double> position;  // [S, 3] time, height, width
-  std::vector<int32_t> tags;     // [S]
+  int64_t rows = 0;                                        // S
+  std::vector<double> position;                            // [S, 3] time, height, width
+  std::vector<int32_t> tags;                               // [S]
   std::vector<int64_t> video_rows, audio_rows, text_rows;  // indices into the packed sequence; conditions first
   int64_t condition_video_rows = 0, condition_audio_rows = 0;
 
   int64_t text_count() const { return static_cast<int64_t>(text_rows.size()); }
   int64_t target_audio_rows() const { return static_cast<int64_t>(audio_rows.size()) - condition_audio_rows; }
   int64_t target_video_rows() const { return static_cast<int64_t>(video_rows.size()) - condition_video_rows; }
-  int64_t first_target() const { return rows - target_audio_rows() - target_video_rows(); }  // text and conditions before
+  int64_t first_target() const {
+    return rows - target_audio_rows() - target_video_rows();
+  }  // text and conditions before
 };
 
 PackedLayout build_layout(const LayoutSpec& spec);

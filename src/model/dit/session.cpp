@@ -8,8 +8,8 @@
 namespace h3::dit {
 namespace {
 
-// Calls of one block, for the lifetimes of the workspace. `wide` holds the input of the attention branch and, once that
-// is consumed, the heads' output; it is alive from one block into the next, so it is persistent.
+// Calls of one block, for the lifetimes of the workspace; what is alive in all of them outlives the block. `wide` holds
+// the input of the attention branch and, once that is consumed, the heads' output; it carries over into the next block.
 enum Call : int { kStart = 0, kNorm1, kQkv, kAttention, kOut, kNorm2, kMlp, kEnd };
 
 // The MLP's hidden layer takes 2 ffn values a row; from here on it is made in chunks of rows that fit where q, k and v
@@ -56,12 +56,12 @@ class Session final : public DitSession {
   int64_t static_rows_, evaluations_;
 
   Workspace workspace_;
-  View x_;                   // [S, hidden] the residual stream
-  View fixed_;               // [text and conditions, hidden] embedded once
-  View h1_, attention_;      // [S, hidden], [S, inner]: the two uses of `wide`
+  View x_;               // [S, hidden] the residual stream
+  View fixed_;           // [text and conditions, hidden] embedded once
+  View h1_, attention_;  // [S, hidden], [S, inner]: the two uses of `wide`
   View qkv_, y1_, h2_, y2_, gate_value_;
-  View ids_, final_ids_;     // [evaluations, S], [evaluations, targets] i32
-  View now_, final_now_;     // the row numbers of the current evaluation: the same addresses in every evaluation
+  View ids_, final_ids_;  // [evaluations, S], [evaluations, targets] i32
+  View now_, final_now_;  // the row numbers of the current evaluation: the same addresses in every evaluation
   Rope rope_;
 };
 
@@ -137,7 +137,8 @@ void Session::refine_text(const std::vector<float>& text) {
   if (rows == 0) return;
   workspace_.enter(kStart);
   const View e = x_.slice(0, 0, rows);
-  const Tensor in = upload_f32(ops_.device(), text.data(), {rows, config.text_dim}, model_.activation, "prompt embeddings");
+  const Tensor in =
+      upload_f32(ops_.device(), text.data(), {rows, config.text_dim}, model_.activation, "prompt embeddings");
   ops_.linear(*model_.text_in, in, e);
   probe_("context_embedder", e);
   const auto part = [&](const View& view) { return view.slice(0, 0, rows); };
@@ -179,14 +180,14 @@ void Session::embed_conditions(const DitRequest& request) {
   const DitConfig& config = model_.source.config;
   const int64_t videos = layout_.condition_video_rows, sounds = layout_.condition_audio_rows;
   if (videos > 0) {
-    const Tensor rows = upload_f32(ops_.device(), request.condition_video.data(), {videos, config.video_row}, DType::f32,
-                                   "condition rows");
+    const Tensor rows = upload_f32(ops_.device(), request.condition_video.data(), {videos, config.video_row},
+                                   DType::f32, "condition rows");
     embed_runs(*model_.video_in, layout_.video_rows, videos, rows);
     ops_.sync();  // the rows are freed here
   }
   if (sounds > 0) {
-    const Tensor rows = upload_f32(ops_.device(), request.condition_audio.data(), {sounds, config.audio_row}, DType::f32,
-                                   "condition rows");
+    const Tensor rows = upload_f32(ops_.device(), request.condition_audio.data(), {sounds, config.audio_row},
+                                   DType::f32, "condition rows");
     embed_runs(*model_.audio_in, layout_.audio_rows, sounds, rows);
     ops_.sync();
   }
@@ -262,7 +263,8 @@ void Session::head(const View& video_velocity, const View& audio_velocity) {
   const int64_t sounds = layout_.target_audio_rows(), targets = layout_.rows - static_rows_;
   const View rows = h1_.slice(0, 0, targets);
   const View& table = bank_->final_rows.view;
-  const Modulation modulation{table.slice(1, 0, config.hidden), table.slice(1, config.hidden, config.hidden), final_now_};
+  const Modulation modulation{table.slice(1, 0, config.hidden), table.slice(1, config.hidden, config.hidden),
+                              final_now_};
   ops_.norm_modulate(x_.slice(0, static_rows_, targets), model_.final_norm, config.final_norm_eps, modulation, rows);
   probe_("norm_out", rows);
   if (sounds > 0) ops_.linear(*model_.audio_out, rows.slice(0, 0, sounds), audio_velocity);
@@ -288,7 +290,7 @@ RotaryTables rotary_tables(const std::vector<double>& position, const std::vecto
 std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type) {
   const int64_t rows = layout.rows, hidden = config.hidden, inner = config.inner(), fixed = layout.first_target();
   const auto keep = [](const char* name, DType slot_type, std::vector<int64_t> dims) {
-    return Slot{name, slot_type, std::move(dims), 0, 0, true};
+    return Slot{name, slot_type, std::move(dims), kStart, kEnd};
   };
   const int64_t targets = rows - fixed;
   return {

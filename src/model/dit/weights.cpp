@@ -18,8 +18,8 @@ std::string name_of_row(const std::array<const char*, 3>& names, Names spelling)
 }
 
 template <typename Owner, size_t kRows>
-void bind(WeightBinder& binder, Names spelling, const std::string& prefix, const Row<Owner> (&rows)[kRows], Owner& owner,
-          const Resolve& resolve) {
+void bind(WeightBinder& binder, Names spelling, const std::string& prefix, const Row<Owner> (&rows)[kRows],
+          Owner& owner, const Resolve& resolve) {
   for (const Row<Owner>& row : rows) {
     const std::string name = name_of_row(row.name, spelling);
     owner.*row.field = nullptr;
@@ -28,8 +28,8 @@ void bind(WeightBinder& binder, Names spelling, const std::string& prefix, const
     for (Dim dim : row.dims) {
       if (dim != Dim::none) dims.push_back(resolve(dim));
     }
-    owner.*row.field = (row.flags & kMayBeAbsent) != 0 ? binder.optional(prefix + name, dims)
-                                                       : binder.require(prefix + name, dims);
+    owner.*row.field =
+        (row.flags & kMayBeAbsent) != 0 ? binder.optional(prefix + name, dims) : binder.require(prefix + name, dims);
   }
 }
 
@@ -75,8 +75,8 @@ float eps_of(const Json& config, const char* key) {
   return found != nullptr && found->is_number() ? static_cast<float>(found->as_double()) : 1e-5f;
 }
 
-// Sizes from shapes, so that checkpoints of every size load (spec dit 1.1). Unknown ones stay -1: the binder then reports
-// the tensor that is missing.
+// Sizes from shapes, so that checkpoints of every size load (spec dit 1.1). Unknown ones stay -1: the binder then
+// reports the tensor that is missing.
 DitConfig read_config(const Component& component, const WeightBinder& binder, Names spelling) {
   const Prefixes prefixes = kPrefixes[static_cast<size_t>(spelling)];
   const auto trunk = [&](const TensorInfo* TrunkW::*field, size_t index) {
@@ -117,7 +117,8 @@ Resolve resolver(const DitConfig& config) {
   return [config](Dim dim) -> int64_t {
     const auto times = [](int64_t n, int64_t by) { return n > 0 ? n * by : -1; };
     switch (dim) {
-      case Dim::none: case Dim::any: return -1;
+      case Dim::none:
+      case Dim::any: return -1;
       case Dim::hidden: return config.hidden;
       case Dim::video_row: return config.video_row;
       case Dim::audio_row: return config.audio_row;
@@ -209,8 +210,8 @@ void check_adaln(WeightBinder& binder, const AdalnW& adaln, const DitConfig& con
   if (adaln.table != nullptr) width = adaln.table->dims[1];
   if (adaln.weight->dims[1] != width) {
     binder.problem(strf("%s reads %lld values, but its %s has %lld", adaln.weight->name.c_str(),
-                        static_cast<long long>(adaln.weight->dims[1]), config.curve_rank > 0 ? "curve" : "time embedding",
-                        static_cast<long long>(width)));
+                        static_cast<long long>(adaln.weight->dims[1]),
+                        config.curve_rank > 0 ? "curve" : "time embedding", static_cast<long long>(width)));
   }
 }
 
@@ -234,12 +235,14 @@ std::vector<float> default_frequencies(int64_t pairs) {
 }
 
 // One output row per predicted step instead of one.
-void refuse_multi_head(const WeightBinder& binder, const Component& component, const DitConfig& config, Names spelling) {
+void refuse_multi_head(const WeightBinder& binder, const Component& component, const DitConfig& config,
+                       Names spelling) {
   const int64_t rows = axis(binder, name_of_field(kTrunk, &TrunkW::video_out, spelling), 0);
   if (config.video_row > 0 && rows > config.video_row) {
-    fail(Code::data, "%s: its video head has %lld rows instead of %lld: a multi-head (PDD) model, which is not supported; "
-         "use the base model or a turbo adapter", component.origin.c_str(), static_cast<long long>(rows),
-         static_cast<long long>(config.video_row));
+    fail(Code::data,
+         "%s: its video head has %lld rows instead of %lld: a multi-head (PDD) model, which is not supported; "
+         "use the base model or a turbo adapter",
+         component.origin.c_str(), static_cast<long long>(rows), static_cast<long long>(config.video_row));
   }
 }
 
@@ -256,7 +259,8 @@ void ignore_gates(WeightBinder& binder, const Component& component, const DitCon
     }
   }
   if (found > 0) {
-    log.write(LogLevel::warn, "%s: ignoring %lld attn.to_gate_compress tensors (a sparse-attention gate); attention runs dense",
+    log.write(LogLevel::warn,
+              "%s: ignoring %lld attn.to_gate_compress tensors (a sparse-attention gate); attention runs dense",
               component.origin.c_str(), static_cast<long long>(found));
   }
 }
@@ -302,18 +306,30 @@ BlockSource block_source(const WeightBinder& binder, const BlockW& block, const 
 }
 
 void read_trunk(const WeightBinder& binder, const TrunkW& trunk, Source& source) {
-  const struct { MatrixSource Source::*matrix; const TensorInfo* tensor; } matrices[] = {
-      {&Source::video_in, trunk.video_in}, {&Source::audio_in, trunk.audio_in}, {&Source::text_in, trunk.text_in},
-      {&Source::video_out, trunk.video_out}, {&Source::audio_out, trunk.audio_out},
-      {&Source::time1, trunk.time1}, {&Source::time2, trunk.time2},
+  const struct {
+    MatrixSource Source::*matrix;
+    const TensorInfo* tensor;
+  } matrices[] = {
+      {&Source::video_in, trunk.video_in},   {&Source::audio_in, trunk.audio_in},   {&Source::text_in, trunk.text_in},
+      {&Source::video_out, trunk.video_out}, {&Source::audio_out, trunk.audio_out}, {&Source::time1, trunk.time1},
+      {&Source::time2, trunk.time2},
   };
   for (const auto& row : matrices) source.*row.matrix = plain(binder, row.tensor);
-  const struct { std::vector<float> Source::*values; const TensorInfo* tensor; } vectors[] = {
-      {&Source::video_in_bias, trunk.video_in_bias}, {&Source::audio_in_bias, trunk.audio_in_bias},
-      {&Source::text_in_bias, trunk.text_in_bias}, {&Source::video_out_bias, trunk.video_out_bias},
-      {&Source::audio_out_bias, trunk.audio_out_bias}, {&Source::time1_bias, trunk.time1_bias},
-      {&Source::time2_bias, trunk.time2_bias}, {&Source::curve, trunk.curve}, {&Source::inv_freq, trunk.rope},
-      {&Source::refiner_norm, trunk.refiner_norm}, {&Source::final_norm, trunk.final_norm},
+  const struct {
+    std::vector<float> Source::*values;
+    const TensorInfo* tensor;
+  } vectors[] = {
+      {&Source::video_in_bias, trunk.video_in_bias},
+      {&Source::audio_in_bias, trunk.audio_in_bias},
+      {&Source::text_in_bias, trunk.text_in_bias},
+      {&Source::video_out_bias, trunk.video_out_bias},
+      {&Source::audio_out_bias, trunk.audio_out_bias},
+      {&Source::time1_bias, trunk.time1_bias},
+      {&Source::time2_bias, trunk.time2_bias},
+      {&Source::curve, trunk.curve},
+      {&Source::inv_freq, trunk.rope},
+      {&Source::refiner_norm, trunk.refiner_norm},
+      {&Source::final_norm, trunk.final_norm},
   };
   for (const auto& row : vectors) source.*row.values = binder.values(row.tensor);
 }

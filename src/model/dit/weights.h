@@ -25,7 +25,7 @@ enum class Dim : uint8_t {
   text,
   freq,
   time_hidden,
-  time,        // width of silu(temb)
+  time,         // width of silu(temb)
   block_adaln,  // 3 modalities x 6 chunks x hidden
   final_adaln,  // 2 chunks x hidden
   head_dim,
@@ -36,8 +36,8 @@ enum class Dim : uint8_t {
   rope,
 };
 
-inline constexpr const char* kNone = "";           // not in this spelling
-inline constexpr const char* kAsComfy = nullptr;   // the name of the first column
+inline constexpr const char* kNone = "";          // not in this spelling
+inline constexpr const char* kAsComfy = nullptr;  // the name of the first column
 
 template <typename Owner>
 struct Row {
@@ -71,26 +71,40 @@ inline constexpr Row<TrunkW> kTrunk[] = {
     {&TrunkW::audio_in_bias, {"audio_patch_proj.bias", "audio_proj_in.bias"}, {Dim::hidden}, kKeepF32},
     {&TrunkW::text_in, {"condition_proj.weight", "context_embedder.weight"}, {Dim::hidden, Dim::text}, kQuantise},
     {&TrunkW::text_in_bias, {"condition_proj.bias", "context_embedder.bias"}, {Dim::hidden}, kKeepF32},
-    {&TrunkW::time1, {"time_embedder.proj_in.weight", "time_embedder.linear_1.weight", kNone},
-     {Dim::time_hidden, Dim::freq}, kKeepF32 | kMayBeAbsent},
-    {&TrunkW::time1_bias, {"time_embedder.proj_in.bias", "time_embedder.linear_1.bias", kNone}, {Dim::time_hidden},
+    {&TrunkW::time1,
+     {"time_embedder.proj_in.weight", "time_embedder.linear_1.weight", kNone},
+     {Dim::time_hidden, Dim::freq},
      kKeepF32 | kMayBeAbsent},
-    {&TrunkW::time2, {"time_embedder.proj_out.weight", "time_embedder.linear_2.weight", kNone},
-     {Dim::time, Dim::time_hidden}, kKeepF32 | kMayBeAbsent},
-    {&TrunkW::time2_bias, {"time_embedder.proj_out.bias", "time_embedder.linear_2.bias", kNone}, {Dim::time},
+    {&TrunkW::time1_bias,
+     {"time_embedder.proj_in.bias", "time_embedder.linear_1.bias", kNone},
+     {Dim::time_hidden},
+     kKeepF32 | kMayBeAbsent},
+    {&TrunkW::time2,
+     {"time_embedder.proj_out.weight", "time_embedder.linear_2.weight", kNone},
+     {Dim::time, Dim::time_hidden},
+     kKeepF32 | kMayBeAbsent},
+    {&TrunkW::time2_bias,
+     {"time_embedder.proj_out.bias", "time_embedder.linear_2.bias", kNone},
+     {Dim::time},
      kKeepF32 | kMayBeAbsent},
     {&TrunkW::curve, {"adaln_t_table", kNone, kNone}, {Dim::any, Dim::any}, kKeepF32 | kMayBeAbsent},
     {&TrunkW::rope, {"rope.inv_freq", kNone, "rope_inv_freq"}, {Dim::rope}, kKeepF32 | kMayBeAbsent},
     {&TrunkW::refiner_norm, {"token_refiner.final_norm.weight"}, {Dim::hidden}, kKeepF32},
     {&TrunkW::final_norm, {"final_layer.norm.weight", "norm_out.norm.weight"}, {Dim::hidden}, kKeepF32},
-    {&TrunkW::final_adaln, {"final_layer.adaln_proj.linear.weight", "norm_out.linear.weight", "final_layer.adaln.weight"},
-     {Dim::final_adaln, Dim::any}, kAdapterTarget},
-    {&TrunkW::final_adaln_bias, {"final_layer.adaln_proj.linear.bias", "norm_out.linear.bias", "final_layer.adaln.bias"},
-     {Dim::final_adaln}, kKeepF32},
+    {&TrunkW::final_adaln,
+     {"final_layer.adaln_proj.linear.weight", "norm_out.linear.weight", "final_layer.adaln.weight"},
+     {Dim::final_adaln, Dim::any},
+     kAdapterTarget},
+    {&TrunkW::final_adaln_bias,
+     {"final_layer.adaln_proj.linear.bias", "norm_out.linear.bias", "final_layer.adaln.bias"},
+     {Dim::final_adaln},
+     kKeepF32},
     {&TrunkW::final_table, {kNone, kNone, "final_layer.adaln.table"}, {Dim::any, Dim::any}, kKeepF32},
     {&TrunkW::video_out, {"final_layer.video_out.weight", "proj_out.weight"}, {Dim::any, Dim::hidden}, kKeepF32},
     {&TrunkW::video_out_bias, {"final_layer.video_out.bias", "proj_out.bias"}, {Dim::any}, kKeepF32},
-    {&TrunkW::audio_out, {"final_layer.audio_out.weight", "audio_proj_out.weight"}, {Dim::audio_row, Dim::hidden},
+    {&TrunkW::audio_out,
+     {"final_layer.audio_out.weight", "audio_proj_out.weight"},
+     {Dim::audio_row, Dim::hidden},
      kKeepF32},
     {&TrunkW::audio_out_bias, {"final_layer.audio_out.bias", "audio_proj_out.bias"}, {Dim::audio_row}, kKeepF32},
 };
@@ -106,7 +120,9 @@ inline constexpr Row<BlockW> kBlock[] = {
     {&BlockW::q, {kNone, "attn.to_q.weight"}, {Dim::inner, Dim::hidden}, kQuantise | kAdapterTarget},
     {&BlockW::k, {kNone, "attn.to_k.weight"}, {Dim::inner, Dim::hidden}, kQuantise | kAdapterTarget},
     {&BlockW::v, {kNone, "attn.to_v.weight"}, {Dim::inner, Dim::hidden}, kQuantise | kAdapterTarget},
-    {&BlockW::out, {"attn.out_proj.weight", "attn.to_out.0.weight"}, {Dim::hidden, Dim::inner},
+    {&BlockW::out,
+     {"attn.out_proj.weight", "attn.to_out.0.weight"},
+     {Dim::hidden, Dim::inner},
      kQuantise | kAdapterTarget},
     {&BlockW::fc1, {"mlp.fc1.weight", "ff.net.0.proj.weight"}, {Dim::ffn2, Dim::hidden}, kQuantise | kAdapterTarget},
     {&BlockW::fc2, {"mlp.fc2.weight", "ff.net.2.weight"}, {Dim::hidden, Dim::ffn}, kQuantise | kAdapterTarget},
@@ -115,7 +131,10 @@ static_assert(std::size(kBlock) * sizeof(const TensorInfo*) == sizeof(BlockW), "
 
 // Of trunk blocks only. cortiq's container gives every block a curve of its own.
 inline constexpr Row<AdalnW> kAdaln[] = {
-    {&AdalnW::weight, {"adaln_proj.linear.weight", kAsComfy, "adaln.weight"}, {Dim::block_adaln, Dim::any}, kAdapterTarget},
+    {&AdalnW::weight,
+     {"adaln_proj.linear.weight", kAsComfy, "adaln.weight"},
+     {Dim::block_adaln, Dim::any},
+     kAdapterTarget},
     {&AdalnW::bias, {"adaln_proj.linear.bias", kAsComfy, "adaln.bias"}, {Dim::block_adaln}, kKeepF32},
     {&AdalnW::table, {kNone, kNone, "adaln.table"}, {Dim::any, Dim::any}, kKeepF32},
 };
