@@ -9,6 +9,8 @@ void run_text(Suite& suite);
 void run_rng(Suite& suite);
 void run_scheduler(Suite& suite);
 void run_packing(Suite& suite);
+void run_dit(Suite& suite);
+void run_trajectory(Suite& suite);
 void run_video_vae(Suite& suite);
 
 namespace {
@@ -26,6 +28,8 @@ constexpr StageRow kStages[] = {
     {"rng", run_rng},
     {"scheduler", run_scheduler},
     {"packing", run_packing},
+    {"dit", run_dit},
+    {"trajectory", run_trajectory},
     {"video_vae", run_video_vae},
 };
 

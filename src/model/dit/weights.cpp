@@ -18,8 +18,8 @@ std::string name_of_row(const std::array<const char*, 3>& names, Names spelling)
 }
 
 template <typename Owner, size_t kRows>
-void bind(WeightBinder& binder, Names spelling, const std::string& prefix, const Row<Owner> (&rows)[kRows],
-          Owner& owner, const Resolve& resolve) {
+void bind_table(WeightBinder& binder, Names spelling, const std::string& prefix, const Row<Owner> (&rows)[kRows],
+                Owner& owner, const Resolve& resolve) {
   for (const Row<Owner>& row : rows) {
     const std::string name = name_of_row(row.name, spelling);
     owner.*row.field = nullptr;
@@ -141,7 +141,7 @@ Resolve resolver(const DitConfig& config) {
 
 // Without a curve the time embedder is required; with one it is read past.
 void bind_trunk(WeightBinder& binder, Names spelling, const Resolve& resolve, TrunkW& trunk) {
-  bind(binder, spelling, "", kTrunk, trunk, resolve);
+  bind_table(binder, spelling, "", kTrunk, trunk, resolve);
   if (trunk.curve != nullptr || spelling == Names::cmf) return;
   for (const Row<TrunkW>& row : kTrunk) {
     const bool of_time = row.dims[0] == Dim::time || row.dims[0] == Dim::time_hidden;
@@ -225,11 +225,12 @@ void check_config(WeightBinder& binder, const DitConfig& config) {
   if (config.freq_dim % 2 != 0) binder.problem("the time embedder's sinusoid must have an even width");
 }
 
-// 10000^(-k / pairs), correctly rounded: what the release ships, for files without the table (spec dit 2.6).
+// 1 / f32(10000^(k / pairs)), for files without the table: the bits that the release ships (spec dit 2.6).
 std::vector<float> default_frequencies(int64_t pairs) {
   std::vector<float> out;
   for (int64_t k = 0; k < pairs; ++k) {
-    out.push_back(static_cast<float>(std::pow(10000.0, -static_cast<double>(k) / static_cast<double>(pairs))));
+    const double power = std::pow(10000.0, static_cast<double>(k) / static_cast<double>(pairs));
+    out.push_back(1.0f / static_cast<float>(power));
   }
   return out;
 }
@@ -281,12 +282,13 @@ Bound bind_all(WeightBinder& binder, const DitConfig& config, Names spelling) {
   check_adaln(binder, bound.final_adaln, config);
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string prefix = prefixes.block + std::to_string(i) + ".";
-    bind(binder, spelling, prefix, kBlock, bound.blocks.emplace_back(), resolve);
-    bind(binder, spelling, prefix, kAdaln, bound.adaln.emplace_back(), resolve);
+    bind_table(binder, spelling, prefix, kBlock, bound.blocks.emplace_back(), resolve);
+    bind_table(binder, spelling, prefix, kAdaln, bound.adaln.emplace_back(), resolve);
     check_adaln(binder, bound.adaln.back(), config);
   }
   for (int64_t i = 0; i < config.refiner_layers; ++i) {
-    bind(binder, spelling, prefixes.refiner + std::to_string(i) + ".", kBlock, bound.refiner.emplace_back(), resolve);
+    bind_table(binder, spelling, prefixes.refiner + std::to_string(i) + ".", kBlock, bound.refiner.emplace_back(),
+               resolve);
   }
   return bound;
 }
