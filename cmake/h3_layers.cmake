@@ -46,7 +46,8 @@ foreach(isa avx2 avx512 amx)
   if(sources)
     add_library(h3_isa_${isa} OBJECT ${sources})
     target_compile_options(h3_isa_${isa} PRIVATE -O3 ${H3_ISA_FLAGS_${isa}} -Wall -Wextra -fno-math-errno
-      -fno-trapping-math -fno-exceptions)
+      -fno-trapping-math -ffp-contract=off -fno-exceptions -Wno-uninitialized -Wno-maybe-uninitialized)
+    # The two warnings are raised inside GCC 12's own AVX-512 headers.
     target_include_directories(h3_isa_${isa} PRIVATE ${CMAKE_SOURCE_DIR}/src)
     list(APPEND H3_ISA_TARGETS h3_isa_${isa})
   endif()

@@ -1,5 +1,6 @@
 #include "backends/list.h"
 
+#include "backends/cpu/cpu_ops.h"
 #include "backends/ref/ref_ops.h"
 #include "base/error.h"
 
@@ -19,6 +20,7 @@ std::string ref_detail() { return "plain loops with double accumulators: the ora
 
 // In order of preference: "auto" takes the first that is not refused.
 const BackendRow kBackends[] = {
+    {"cpu", true, cpu_isa_detail, usable, make_cpu_ops},
     {"ref", true, ref_detail, usable, make_ref_ops},
 };
 

@@ -1,0 +1,288 @@
+// softmax(scale Q K^T) V with an online softmax: keys and values of a group of heads are packed once, then every task
+// takes a block of queries of one head through all keys. Memory is linear in the number of keys.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/cpu_backend.h"
+#include "codec/scalar.h"
+
+namespace h3 {
+namespace {
+
+constexpr int64_t kQueryBlock = 64;   // rounded up to the panel height
+constexpr int64_t kKeyBlock = 256;
+constexpr int64_t kPackedBudget = int64_t{96} << 20;  // bytes of packed keys and values at a time
+
+struct Plan {
+  const isa::Gemm* gemm;
+  int64_t batch, rows, heads, keys, key_heads, dim;
+  int64_t query_block, key_steps_per_block;
+  int64_t dim_steps;                // k steps of Q K^T
+  int64_t k_panel, k_head;          // bytes: one panel of nr keys; all keys of a head
+  int64_t v_panel, v_head;          // bytes: one panel of nr features; all features of a head
+  int64_t dim_padded;               // features rounded up to nr
+
+  Plan(const isa::Level& kernels, const AttentionArgs& args) {
+    const int rank = args.q.rank;
+    gemm = args.q.type == DType::bf16 ? kernels.bf16 : kernels.f32;
+    batch = rank == 4 ? args.q.dim[0] : 1;
+    rows = args.q.dim[rank - 3];
+    heads = args.q.dim[rank - 2];
+    dim = args.q.dim[rank - 1];
+    keys = args.k.dim[rank - 3];
+    key_heads = args.k.dim[rank - 2];
+    query_block = round_up(kQueryBlock, gemm->mr);
+    dim_steps = ceil_div(dim, gemm->kr);
+    dim_padded = round_up(dim, gemm->nr);
+    k_panel = dim_steps * gemm->b_step;
+    k_head = ceil_div(keys, gemm->nr) * k_panel;
+    key_steps_per_block = kKeyBlock / gemm->kr;
+    v_panel = ceil_div(keys, gemm->kr) * gemm->b_step;
+    v_head = dim_padded / gemm->nr * v_panel;
+  }
+  int64_t group() const { return std::max<int64_t>(1, std::min(batch * key_heads, kPackedBudget / (k_head + v_head))); }
+};
+
+struct TaskScratch {
+  std::byte *q, *p;
+  float *scores, *output, *maximum, *total;
+  int64_t bytes;
+  TaskScratch(std::byte* base, const Plan& plan) {
+    Carver carver(base);
+    const isa::Gemm& g = *plan.gemm;
+    const int64_t panels = plan.query_block / g.mr;
+    q = carver.take<std::byte>(panels * plan.dim_steps * g.a_step);
+    p = carver.take<std::byte>(panels * plan.key_steps_per_block * g.a_step);
+    scores = carver.take<float>(plan.query_block * kKeyBlock);
+    output = carver.take<float>(plan.query_block * plan.dim_padded);
+    maximum = carver.take<float>(plan.query_block);
+    total = carver.take<float>(plan.query_block);
+    bytes = carver.used();
+  }
+};
+
+// [S, D] of one head.
+View head_of(const View& all, int64_t batch, int64_t head) {
+  const View one = all.rank == 4 ? all.select(0, batch) : all;
+  return one.select(1, head);
+}
+
+isa::PackSource rows_of(const View& head, int64_t first, int64_t count, int64_t k) {
+  return {elem_of(head.type), {head.data + first * head.stride[0] * size_of(head.type), head.stride[0]}, count, k};
+}
+
+void pack_keys(const Plan& plan, const View& k, int64_t panel, std::byte* out) {
+  const int64_t first = panel * plan.gemm->nr;
+  plan.gemm->pack_b(rows_of(k, first, std::min<int64_t>(plan.gemm->nr, plan.keys - first), plan.dim),
+                    out + panel * plan.k_panel);
+}
+
+void pack_values(const Plan& plan, const View& v, int64_t panel, std::byte* out) {
+  const int64_t first = panel * plan.gemm->nr;
+  isa::PackSource source = rows_of(v.slice(1, first, std::min<int64_t>(plan.gemm->nr, plan.dim - first)), 0, 0, plan.keys);
+  source.count = std::min<int64_t>(plan.gemm->nr, plan.dim - first);
+  plan.gemm->pack_b_rows(source, out + panel * plan.v_panel);
+}
+
+struct Head {
+  View q, out;
+  const std::byte *k, *v;  // packed
+  float scale;
+  bool causal;
+};
+
+void attend(const isa::Level& kernels, const Plan& plan, const Head& head, int64_t first, const TaskScratch& s) {
+  const isa::Gemm& g = *plan.gemm;
+  const int64_t rows = std::min(plan.query_block, plan.rows - first), panels = ceil_div(rows, g.mr);
+  const int64_t q_panel = plan.dim_steps * g.a_step, p_panel = plan.key_steps_per_block * g.a_step;
+  for (int64_t i = 0; i < panels; ++i) {
+    g.pack_a(rows_of(head.q, first + i * g.mr, std::min<int64_t>(g.mr, rows - i * g.mr), plan.dim), nullptr,
+             s.q + i * q_panel);
+  }
+  std::fill_n(s.maximum, rows, -__builtin_inff());
+  std::fill_n(s.total, rows, 0.0f);
+  std::memset(s.output, 0, static_cast<size_t>(panels * g.mr * plan.dim_padded * 4));
+  const int64_t seen = head.causal ? std::min(plan.keys, first + rows) : plan.keys;
+  for (int64_t key = 0; key < seen; key += kKeyBlock) {
+    const int64_t valid = std::min(kKeyBlock, seen - key), key_panels = ceil_div(valid, g.nr);
+    isa::GemmBlock scores;
+    scores.a = s.q;
+    scores.a_panel = q_panel;
+    scores.b = head.k + key / g.nr * plan.k_panel;
+    scores.b_panel = plan.k_panel;
+    scores.m_panels = panels;
+    scores.n_panels = key_panels;
+    scores.k_steps = plan.dim_steps;
+    scores.c = s.scores;
+    scores.c_stride = kKeyBlock;
+    g.block(scores);
+    isa::SoftmaxArgs softmax;
+    softmax.scores = s.scores;
+    softmax.stride = kKeyBlock;
+    softmax.rows = rows;
+    softmax.valid = valid;
+    softmax.cols = round_up(valid, g.kr);
+    softmax.first_query = first;
+    softmax.first_key = key;
+    softmax.causal = head.causal;
+    softmax.type = elem_of(head.out.type);
+    softmax.scale = head.scale;
+    softmax.maximum = s.maximum;
+    softmax.total = s.total;
+    softmax.output = s.output;
+    softmax.output_stride = softmax.output_cols = plan.dim_padded;
+    kernels.softmax(softmax);
+    for (int64_t i = 0; i < panels; ++i) {
+      const isa::PackSource p{isa::Elem::f32, {s.scores + i * g.mr * kKeyBlock, kKeyBlock},
+                              std::min<int64_t>(g.mr, rows - i * g.mr), valid};
+      g.pack_a(p, nullptr, s.p + i * p_panel);
+    }
+    isa::GemmBlock values;
+    values.a = s.p;
+    values.a_panel = p_panel;
+    values.b = head.v + key / g.kr * g.b_step;
+    values.b_panel = plan.v_panel;
+    values.m_panels = panels;
+    values.n_panels = plan.dim_padded / g.nr;
+    values.k_steps = ceil_div(valid, g.kr);
+    values.c = s.output;
+    values.c_stride = plan.dim_padded;
+    values.accumulate = true;
+    g.block(values);
+  }
+  isa::StoreArgs store;
+  store.c = s.output;
+  store.c_stride = plan.dim_padded;
+  store.rows = rows;
+  store.cols = plan.dim;
+  store.divide = s.total;
+  store.type = elem_of(head.out.type);
+  store.y = {head.out.data + first * head.out.stride[0] * size_of(head.out.type), head.out.stride[0]};
+  kernels.store(store);
+}
+
+// Causal attention multiplies unseen values by weights of zero, which an Inf or NaN among them would survive. They are
+// taken out of a copy and added to the rows that do see them.
+class NonFiniteValues {
+ public:
+  NonFiniteValues(const View& v, std::vector<std::byte>& copy) : original_(v), clean_(v) {
+    copy.assign(static_cast<size_t>(v.bytes()), std::byte{});
+    clean_ = make_view(*v.device, copy.data(), v.type, std::vector<int64_t>(v.dim.begin(), v.dim.begin() + v.rank));
+    each([&](const std::byte* from, std::byte* to, int64_t, int64_t, int64_t, int64_t) {
+      if (bits_finite(from)) std::memcpy(to, from, static_cast<size_t>(size_of(v.type)));
+    });
+  }
+  const View& clean() const { return clean_; }
+
+  void add_to(const View& out) {
+    const int64_t rank = out.rank, rows = out.dim[rank - 3], share = out.dim[rank - 2] / original_.dim[rank - 2];
+    each([&](const std::byte* from, std::byte*, int64_t b, int64_t key, int64_t head, int64_t d) {
+      if (bits_finite(from)) return;
+      const View batch = rank == 4 ? out.select(0, b) : out;
+      for (int64_t row = key; row < rows; ++row) {
+        for (int64_t h = head * share; h < (head + 1) * share; ++h) {
+          std::byte* to = batch.data + (row * batch.stride[0] + h * batch.stride[1] + d) * size_of(out.type);
+          set(to, get(to) + get(from));
+        }
+      }
+    });
+  }
+
+ private:
+  float get(const std::byte* p) const {
+    if (original_.type == DType::f32) return *reinterpret_cast<const float*>(p);
+    const uint16_t bits = *reinterpret_cast<const uint16_t*>(p);
+    return original_.type == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+  }
+  void set(std::byte* p, float value) const {
+    if (original_.type == DType::f32) {
+      *reinterpret_cast<float*>(p) = value;
+    } else {
+      *reinterpret_cast<uint16_t*>(p) = original_.type == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+    }
+  }
+  bool bits_finite(const std::byte* p) const { return (f32_bits(get(p)) & 0x7f800000u) != 0x7f800000u; }
+
+  template <typename Body>
+  void each(Body body) const {
+    const int rank = original_.rank;
+    const int64_t batch = rank == 4 ? original_.dim[0] : 1, size = size_of(original_.type);
+    for (int64_t b = 0; b < batch; ++b) {
+      const View from = rank == 4 ? original_.select(0, b) : original_, to = rank == 4 ? clean_.select(0, b) : clean_;
+      for (int64_t key = 0; key < from.dim[0]; ++key) {
+        for (int64_t head = 0; head < from.dim[1]; ++head) {
+          for (int64_t d = 0; d < from.dim[2]; ++d) {
+            body(from.data + (key * from.stride[0] + head * from.stride[1] + d) * size,
+                 to.data + (key * to.stride[0] + head * to.stride[1] + d) * size, b, key, head, d);
+          }
+        }
+      }
+    }
+  }
+
+  View original_, clean_;
+};
+
+}  // namespace
+
+void CpuOps::attention(const AttentionArgs& args) {
+  if (args.causal && !all_finite(args.v)) {
+    std::vector<std::byte> copy;
+    NonFiniteValues values(args.v, copy);
+    AttentionArgs cleaned = args;
+    cleaned.v = values.clean();
+    attention(cleaned);
+    values.add_to(args.out);
+    return;
+  }
+  const int rank = args.q.rank;
+  H3_ASSERT((rank == 3 || rank == 4) && args.k.rank == rank && args.v.rank == rank && args.out.rank == rank);
+  H3_ASSERT(args.q.type == args.k.type && args.q.type == args.v.type && args.q.type == args.out.type);
+  const Plan plan(kernels_, args);
+  H3_ASSERT(plan.keys > 0 && plan.heads % plan.key_heads == 0 && (!args.causal || plan.rows == plan.keys));
+  if (plan.rows == 0) return;
+  const int64_t total = plan.batch * plan.key_heads, group = plan.group(), share = plan.heads / plan.key_heads;
+  need_shared(group * (plan.k_head + plan.v_head));
+  need_local(TaskScratch(nullptr, plan).bytes);
+  std::byte* packed = shared();
+  const int64_t k_panels = ceil_div(plan.keys, plan.gemm->nr), v_panels = plan.dim_padded / plan.gemm->nr;
+  const int64_t blocks = ceil_div(plan.rows, plan.query_block);
+  for (int64_t first = 0; first < total; first += group) {
+    const int64_t count = std::min(group, total - first);
+    context_.pool.parallel(count * (k_panels + v_panels), [&](int64_t task) {
+      const int64_t i = task / (k_panels + v_panels), panel = task % (k_panels + v_panels);
+      const int64_t b = (first + i) / plan.key_heads, h = (first + i) % plan.key_heads;
+      std::byte* keys = packed + i * (plan.k_head + plan.v_head);
+      if (panel < k_panels) {
+        pack_keys(plan, head_of(args.k, b, h), panel, keys);
+      } else {
+        pack_values(plan, head_of(args.v, b, h), panel - k_panels, keys + plan.k_head);
+      }
+    });
+    context_.pool.parallel_indexed(count * share * blocks, [&](int64_t task, int worker) {
+      const int64_t i = task / (share * blocks), member = task / blocks % share;
+      const int64_t b = (first + i) / plan.key_heads, h = (first + i) % plan.key_heads * share + member;
+      const std::byte* keys = packed + i * (plan.k_head + plan.v_head);
+      const Head head{head_of(args.q, b, h), head_of(args.out, b, h), keys, keys + plan.k_head, args.scale, args.causal};
+      attend(kernels_, plan, head, task % blocks * plan.query_block, TaskScratch(local(worker), plan));
+    });
+  }
+}
+
+void CpuOps::reserve(int64_t max_rows, int64_t max_heads_by_dim) {
+  reserved_rows_ = std::max(reserved_rows_, max_rows);
+  // Packed keys and values of all heads, padded to panels in both directions, 4 bytes an element at most.
+  const int64_t keys = 2 * round_up(max_rows, 64) * round_up(max_heads_by_dim, 64) * 4;
+  const int64_t rows = (std::min(max_rows, kMaxPackedRows) + 64) * row_bytes_ + 4096;
+  need_shared(std::max(std::min(keys, kPackedBudget), rows));
+  AttentionArgs widest;  // heads of up to 256 features
+  for (DType type : {DType::f32, DType::bf16}) {
+    widest.q.type = type;
+    widest.q.rank = widest.k.rank = 3;
+    widest.q.dim = {1, 1, 256};
+    widest.k.dim = {1, 1, 256};
+    need_local(TaskScratch(nullptr, Plan(kernels_, widest)).bytes);
+  }
+}
+
+}  // namespace h3

@@ -1,0 +1,187 @@
+// What the instruction-set objects export: one table of pure functions per level. Plain structs and <cstdint> only, so
+// that no shared inline code is compiled with instruction-set flags.
+//
+// Strides are in elements. Row loops run over [begin, end), so that one call serves one slice of a parallel loop.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace h3::isa {
+
+enum class Elem : uint8_t { f32, bf16, f16 };
+
+constexpr int64_t elem_bytes(Elem type) { return type == Elem::f32 ? 4 : 2; }
+
+// A row-major matrix of activations.
+struct Rows {
+  void* data = nullptr;
+  int64_t stride = 0;
+};
+struct ConstRows {
+  const void* data = nullptr;
+  int64_t stride = 0;
+};
+
+struct Span {
+  int64_t begin = 0, end = 0;
+};
+
+// ---- norms, one row at a time; see ops.h for the roundings -----------------------------------------------------------
+struct NormArgs {
+  Elem x_type = Elem::f32, type = Elem::f32;  // of x; of y, to which everything rounds
+  int64_t cols = 0;
+  ConstRows x;
+  const float* w = nullptr;  // [cols] or null
+  const float* b = nullptr;  // layer_norm only
+  float eps = 0;
+  bool twice = false;
+  Rows y;
+};
+
+struct GateNormArgs {
+  NormArgs norm;             // x is read; y is the modulated output; x_type is type, or f32
+  // Modulation; shift null = plain norm.
+  ConstRows shift, scale;
+  const int32_t* ids = nullptr;
+  // Residual update of x before the norm; gate null = none.
+  Rows residual;             // the same memory as norm.x
+  ConstRows branch, gate;
+  const int32_t* gate_ids = nullptr;
+  bool has_norm = true;      // false: gated_add alone
+};
+
+struct HeadArgs {
+  Elem type = Elem::f32;
+  int64_t heads = 0, dim = 0;
+  void* x = nullptr;
+  int64_t row_stride = 0, head_stride = 0;
+  bool norm = false, twice = false;
+  const float* w = nullptr;
+  float eps = 0;
+  int64_t pairs = 0;         // 0 = no rotation
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int64_t cos_stride = 0, sin_stride = 0;
+  bool rope_once = false;
+};
+
+// ---- element by element ----------------------------------------------------------------------------------------------
+enum class Unary : uint8_t { silu, gelu_tanh, gelu_erf };
+enum class Binary : uint8_t { add, multiply, swiglu };  // swiglu: a is the gate, b the value
+
+struct Pointwise {
+  void (*convert)(Elem from, const void* src, Elem to, void* dst, int64_t n);
+  void (*unary)(Unary op, Elem type, const void* x, void* y, int64_t n);
+  void (*binary)(Binary op, Elem type, const void* a, const void* b, void* out, int64_t n);
+  // dst = round_dst(dst + src)
+  void (*accumulate)(Elem from, const void* src, Elem to, void* dst, int64_t n);
+  // x = round_x(x + round_x(scale * y))
+  void (*scaled_add)(Elem x_type, void* x, Elem y_type, const void* y, const float* scale, int64_t n);
+  // out = round(c0 a) + round(c1 b), f32
+  void (*lincomb)(float c0, const float* a, float c1, const float* b, float* out, int64_t n);
+  // y = x * s + m
+  void (*affine)(const float* x, float s, float m, float* y, int64_t n);
+  // y = silu((x - mean) * s + b), for group norm: s is weight / deviation
+  void (*affine_silu)(Elem type, const void* x, float mean, float s, float b, void* y, int64_t n);
+  // sum and sum of squares of n values around `shift`
+  void (*moments)(Elem type, const void* x, float shift, int64_t n, float* sum, float* squares);
+  void (*snake)(Elem type, const void* x, float a, float inv, void* y, int64_t n);
+  // One channel of the anti-aliased snake; up and down have 12 taps. May run in place.
+  void (*aa_snake)(Elem type, const void* x, float a, float inv, const float* up, const float* down, void* y, int64_t n);
+  // sum (a-b)^2 and sum b^2
+  void (*l2_pair)(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm);
+  bool (*finite)(Elem type, const void* x, int64_t n);
+
+  void (*rms_norm)(const NormArgs& args, Span rows);
+  void (*layer_norm)(const NormArgs& args, Span rows);
+  void (*gate_norm)(const GateNormArgs& args, Span rows);
+  void (*head_norm_rope)(const HeadArgs& args, Span rows);
+};
+
+// ---- softmax of a tile of scores -------------------------------------------------------------------------------------
+struct SoftmaxArgs {
+  float* scores = nullptr;   // [rows, stride], overwritten by exp(scale * s - m) rounded to `type`, zero past the valid keys
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;          // columns to fill, the padding included
+  int64_t valid = 0;         // keys of this tile that exist
+  int64_t first_query = 0, first_key = 0;
+  bool causal = false;
+  Elem type = Elem::f32;
+  float scale = 1;
+  float* maximum = nullptr;  // [rows] running maximum of scale * s
+  float* total = nullptr;    // [rows] running sum
+  float* output = nullptr;   // [rows, output_stride] accumulators, rescaled when the maximum moves
+  int64_t output_stride = 0, output_cols = 0;
+};
+
+// ---- matrix multiplication -------------------------------------------------------------------------------------------
+// C [m, n] (f32 or i32) = or += A [m, k] B [k, n] over packed panels without tails: A is [m / mr][k / kr][a_step bytes],
+// B is [n / nr][k / kr][b_step bytes], zero padded.
+struct GemmBlock {
+  const std::byte* a = nullptr;
+  const std::byte* b = nullptr;
+  int64_t a_panel = 0, b_panel = 0;  // bytes from one panel to the next
+  int64_t m_panels = 0, n_panels = 0, k_steps = 0;
+  float* c = nullptr;                // i32 for integer kernels
+  int64_t c_stride = 0;
+  bool accumulate = false;
+};
+
+struct PackSource {
+  Elem type = Elem::f32;
+  ConstRows rows;
+  int64_t count = 0, k = 0;  // rows taken (the rest of the panel is zero) and their length
+};
+
+struct Gemm {
+  const char* name;          // "bf16_amx"
+  int mr, nr, kr;
+  int a_step, b_step;        // bytes of one k step of one panel
+  bool integer;              // C is i32, A needs a scale per row
+  int a_offset;              // added to every A value by pack_a (128 for u8 x s8 units)
+  void (*block)(const GemmBlock& block);
+  // One panel of A from up to mr rows. Integer kernels quantise with inverse_scale[row].
+  void (*pack_a)(const PackSource& source, const float* inverse_scale, std::byte* panel);
+  // One panel of B from up to nr rows of k values each (a weight matrix [out, in]; keys of attention).
+  // Integer kernels take values that are already whole numbers in [-127, 127].
+  void (*pack_b)(const PackSource& source, std::byte* panel);
+  // k steps of one panel of B from up to k rows of nr columns (im2col, values of attention); count = columns.
+  void (*pack_b_rows)(const PackSource& source, std::byte* panel);
+};
+
+struct StoreArgs {
+  const float* c = nullptr;          // i32 when row_scale is given
+  int64_t c_stride = 0;
+  int64_t rows = 0, cols = 0;
+  const float* row_scale = nullptr;  // [rows]
+  const float* col_scale = nullptr;  // [cols]
+  const int32_t* col_offset = nullptr;  // [cols] subtracted from the integer sums
+  const float* col_bias = nullptr;   // [cols] or null
+  const float* row_bias = nullptr;   // [rows] or null
+  const float* divide = nullptr;     // [rows]: multiply row by 1 / divide (attention)
+  Elem type = Elem::f32;
+  Rows y;
+};
+
+struct Level {
+  const char* name;                  // "avx512"
+  const Pointwise* pointwise;
+  void (*softmax)(const SoftmaxArgs& args);
+  void (*store)(const StoreArgs& args);
+  // max |x| of a row of n values; NaN and Inf are kept
+  float (*absmax)(Elem type, const void* x, int64_t n);
+  const Gemm* f32;
+  const Gemm* bf16;
+  const Gemm* int8;
+};
+
+extern const Level kScalar;
+extern const Level kAvx2;
+extern const Level kAvx512;
+// The AMX level replaces matrix kernels only; everything else is AVX-512.
+extern const Gemm kBf16Amx;
+extern const Gemm kInt8Amx;
+
+}  // namespace h3::isa

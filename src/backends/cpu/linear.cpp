@@ -1,0 +1,252 @@
+// y = x W^T + b. Weights are packed once, in the panel order of the chosen kernel; activations are packed per call, in
+// chunks of rows; blocks of the result are shared out over the pool.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/matmul.h"
+#include "codec/int8_row.h"
+
+namespace h3 {
+namespace {
+
+constexpr int64_t kBlockRows = 384, kBlockCols = 256;
+constexpr int64_t kBlockBytes = 2048;  // k of one pass over a block, as bytes of one row
+
+struct CpuLinear final : Linear {
+  const isa::Gemm* gemm = nullptr;
+  Buffer packed;                    // [out / nr][k steps][b_step]; empty when weights are decoded per call
+  std::vector<float> bias;          // [out padded] or empty
+  std::vector<float> col_scale;     // integer kernels: [out padded]
+  std::vector<int32_t> col_offset;  // [out padded] when the kernel offsets its activations
+  MatrixSource source;              // decode kernels only
+
+  int64_t steps() const { return ceil_div(in, gemm->kr); }
+  int64_t a_panel() const { return steps() * gemm->a_step; }
+  int64_t b_panel() const { return steps() * gemm->b_step; }
+  int64_t block_rows() const { return kBlockRows / gemm->mr * gemm->mr; }
+  int64_t block_cols() const { return kBlockCols / gemm->nr * gemm->nr; }
+  int64_t block_steps() const { return std::max<int64_t>(1, kBlockBytes * gemm->mr / gemm->a_step); }
+};
+
+float saturated_f16(float value) {
+  const float limit = 65504.0f;
+  return f16_to_f32(f32_to_f16(value > limit ? limit : value < -limit ? -limit : value));
+}
+
+// Sizes of the scratch of one call; rows is the number of rows of a chunk, padded.
+struct ChunkScratch {
+  std::byte* a;
+  float* row_scale;
+  float* row_inverse;
+  int64_t bytes;
+  ChunkScratch(std::byte* base, const CpuLinear& w, int64_t rows) {
+    Carver carver(base);
+    a = carver.take<std::byte>(rows / w.gemm->mr * w.a_panel());
+    row_scale = carver.take<float>(rows);
+    row_inverse = carver.take<float>(rows);
+    bytes = carver.used();
+  }
+};
+
+struct TaskScratch {
+  float* c;        // [block rows][block cols]
+  float* rows;     // decode: [nr][in]; f16 operands: [mr][in]
+  std::byte* b;    // decode: one block of packed columns
+  int64_t bytes;
+  TaskScratch(std::byte* base, const CpuLinear& w, bool decode) {
+    Carver carver(base);
+    c = carver.take<float>(w.block_rows() * w.block_cols());
+    const bool staged = decode || w.compute == Compute::f16;
+    rows = carver.take<float>(staged ? std::max(w.gemm->nr, w.gemm->mr) * w.in : 0);
+    b = carver.take<std::byte>(decode ? w.block_cols() / w.gemm->nr * w.b_panel() : 0);
+    bytes = carver.used();
+  }
+};
+
+// Rows of a chunk: as even as the panel height allows, at most kMaxPackedRows.
+int64_t chunk_rows(int64_t rows, int mr) {
+  const int64_t chunks = std::max<int64_t>(1, ceil_div(rows, kMaxPackedRows));
+  return round_up(ceil_div(rows, chunks), mr);
+}
+
+// One panel of nr weight rows from `first`, as floats in `rows`, into `panel`.
+void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t first, float* rows, std::byte* panel) {
+  const int64_t count = std::min<int64_t>(w.gemm->nr, w.out - first);
+  source.decode_rows(first, count, rows);
+  if (w.compute == Compute::f16) {
+    for (int64_t i = 0; i < count * w.in; ++i) rows[i] = saturated_f16(rows[i]);
+  }
+  if (w.gemm->integer) {
+    for (int64_t r = 0; r < count; ++r) {
+      float* row = rows + r * w.in;
+      uint32_t top = 0;
+      for (int64_t k = 0; k < w.in; ++k) top = std::max(top, f32_bits(row[k]) & 0x7fffffffu);
+      const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
+      int64_t sum = 0;
+      for (int64_t k = 0; k < w.in; ++k) {
+        const int8_t q = int8_row_quantise(row[k], inverse);
+        row[k] = q;
+        sum += q;
+      }
+      w.col_scale[first + r] = int8_row_scale(absmax);
+      if (!w.col_offset.empty()) w.col_offset[first + r] = static_cast<int32_t>(sum * w.gemm->a_offset);
+    }
+  }
+  w.gemm->pack_b({isa::Elem::f32, {rows, w.in}, count, w.in}, panel);
+}
+
+}  // namespace
+
+std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
+  const int64_t in = spec.weight.cols, out = spec.weight.rows;
+  H3_ASSERT(in > 0 && out > 0 && (spec.bias.empty() || static_cast<int64_t>(spec.bias.size()) == out));
+  MatmulChoice choice = choose_matmul({spec.compute, in, out, spec.weight.format()}, level_);
+  auto w = std::make_unique<CpuLinear>();
+  w->label = std::move(spec.label);
+  w->in = in;
+  w->out = out;
+  w->compute = spec.compute;
+  w->kernel = choice.kernel->name;
+  w->refusals = std::move(choice.refusals);
+  w->gemm = choice.kernel->gemm(kernels_);
+  w->bias = std::move(spec.bias);
+  const isa::Gemm& gemm = *w->gemm;
+  const int64_t panels = ceil_div(out, gemm.nr), padded = panels * gemm.nr;
+  if (gemm.integer) w->col_scale.resize(static_cast<size_t>(padded));
+  if (gemm.a_offset != 0) w->col_offset.resize(static_cast<size_t>(padded));
+  need_local(TaskScratch(nullptr, *w, choice.kernel->decode).bytes);
+  if (choice.kernel->decode) {
+    w->source = std::move(spec.weight);
+    w->bytes = w->source.stored_bytes();
+  } else {
+    w->packed = device_.allocate(panels * w->b_panel(), w->label.c_str());
+    need_local(gemm.nr * in * 4);
+    std::byte* packed = static_cast<std::byte*>(w->packed.data());
+    context_.pool.parallel_indexed(panels, [&](int64_t p, int worker) {
+      pack_weight_panel(spec.weight, *w, p * gemm.nr, reinterpret_cast<float*>(local(worker)), packed + p * w->b_panel());
+    });
+    w->bytes = w->packed.bytes() + static_cast<int64_t>((w->col_scale.size() + w->col_offset.size()) * 4);
+  }
+  w->bytes += static_cast<int64_t>(w->bias.size() * 4);
+  // Rounding up to a panel costs at most a panel of rows; 8 bytes a row are the scales of integer kernels.
+  row_bytes_ = std::max(row_bytes_, w->a_panel() / gemm.mr + 8);
+  const int64_t rows = spec.max_rows > 0 ? spec.max_rows : reserved_rows_;
+  need_shared(ChunkScratch(nullptr, *w, chunk_rows(rows, gemm.mr)).bytes);
+  return w;
+}
+
+void CpuOps::linear(const Linear& weight, const View& x, const View& y) {
+  H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
+  H3_ASSERT((x.stride[1] == 1 || x.dim[1] == 1) && (y.stride[1] == 1 || y.dim[1] == 1));
+  const CpuLinear& w = static_cast<const CpuLinear&>(weight);
+  const int64_t rows = x.dim[0], step = chunk_rows(rows, w.gemm->mr);
+  for (int64_t first = 0; first < rows; first += step) {
+    const int64_t count = std::min(step, rows - first);
+    linear_chunk(weight, x.slice(0, first, count), y.slice(0, first, count));
+  }
+}
+
+namespace {
+
+// Packs the rows of one panel; integer kernels leave the scales of the rows behind.
+void pack_activations(const isa::Level& kernels, const CpuLinear& w, const View& x, int64_t panel,
+                      const ChunkScratch& chunk, float* staging) {
+  const isa::Gemm& gemm = *w.gemm;
+  const int64_t first = panel * gemm.mr, count = std::min<int64_t>(gemm.mr, x.dim[0] - first);
+  isa::PackSource source{elem_of(x.type), {x.data + first * x.stride[0] * size_of(x.type), x.stride[0]}, count, w.in};
+  if (gemm.integer) {
+    for (int64_t r = 0; r < count; ++r) {
+      const std::byte* row = static_cast<const std::byte*>(source.rows.data) + r * x.stride[0] * size_of(x.type);
+      const float absmax = kernels.absmax(source.type, row, w.in);
+      chunk.row_scale[first + r] = int8_row_scale(absmax);
+      chunk.row_inverse[first + r] = int8_row_inverse(absmax);
+    }
+  }
+  if (w.compute == Compute::f16 && x.type != DType::f16) {
+    for (int64_t r = 0; r < count; ++r) {
+      const std::byte* row = static_cast<const std::byte*>(source.rows.data) + r * x.stride[0] * size_of(x.type);
+      float* out = staging + r * w.in;
+      kernels.pointwise->convert(source.type, row, isa::Elem::f32, out, w.in);
+      for (int64_t k = 0; k < w.in; ++k) out[k] = saturated_f16(out[k]);
+    }
+    source.type = isa::Elem::f32;
+    source.rows = {staging, w.in};
+  }
+  gemm.pack_a(source, chunk.row_inverse + first, chunk.a + panel * w.a_panel());
+}
+
+// One block of the result: rows [m, m + rows), columns [n, n + cols); b is the packed columns of the block.
+void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk, const std::byte* b,
+                   float* c, const View& y, int64_t m, int64_t rows, int64_t n, int64_t cols) {
+  const isa::Gemm& gemm = *w.gemm;
+  isa::GemmBlock block;
+  block.a_panel = w.a_panel();
+  block.b_panel = w.b_panel();
+  block.m_panels = ceil_div(rows, gemm.mr);
+  block.n_panels = ceil_div(cols, gemm.nr);
+  block.c = c;
+  block.c_stride = w.block_cols();
+  const int64_t steps = w.steps(), span = w.block_steps();
+  for (int64_t k = 0; k < steps; k += span) {
+    block.a = chunk.a + m / gemm.mr * w.a_panel() + k * gemm.a_step;
+    block.b = b + k * gemm.b_step;
+    block.k_steps = std::min(span, steps - k);
+    block.accumulate = k > 0;
+    gemm.block(block);
+  }
+  isa::StoreArgs store;
+  store.c = c;
+  store.c_stride = block.c_stride;
+  store.rows = rows;
+  store.cols = cols;
+  if (gemm.integer) {
+    store.row_scale = chunk.row_scale + m;
+    store.col_scale = w.col_scale.data() + n;
+    if (!w.col_offset.empty()) store.col_offset = w.col_offset.data() + n;
+  }
+  if (!w.bias.empty()) store.col_bias = w.bias.data() + n;
+  store.type = elem_of(y.type);
+  store.y = {y.data + (m * y.stride[0] + n) * size_of(y.type), y.stride[0]};
+  kernels.store(store);
+}
+
+}  // namespace
+
+void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
+  const CpuLinear& w = static_cast<const CpuLinear&>(weight);
+  const isa::Gemm& gemm = *w.gemm;
+  const bool decode = w.packed.data() == nullptr;
+  const int64_t rows = x.dim[0], padded = round_up(rows, gemm.mr);
+  need_shared(ChunkScratch(nullptr, w, padded).bytes);
+  need_local(TaskScratch(nullptr, w, decode).bytes);
+  const ChunkScratch chunk(shared(), w, padded);
+  context_.pool.parallel_indexed(padded / gemm.mr, [&](int64_t panel, int worker) {
+    pack_activations(kernels_, w, x, panel, chunk, TaskScratch(local(worker), w, decode).rows);
+  });
+  const int64_t mb = w.block_rows(), nb = w.block_cols();
+  const int64_t m_blocks = ceil_div(rows, mb), n_blocks = ceil_div(w.out, nb);
+  if (!decode) {
+    const std::byte* packed = static_cast<const std::byte*>(w.packed.data());
+    context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
+      const int64_t n = task / m_blocks * nb, m = task % m_blocks * mb;
+      compute_block(kernels_, w, chunk, packed + n / gemm.nr * w.b_panel(), TaskScratch(local(worker), w, decode).c, y, m,
+                    std::min(mb, rows - m), n, std::min(nb, w.out - n));
+    });
+    return;
+  }
+  context_.pool.parallel_indexed(n_blocks, [&](int64_t task, int worker) {
+    const TaskScratch mine(local(worker), w, decode);
+    const int64_t n = task * nb, cols = std::min(nb, w.out - n);
+    for (int64_t p = 0; p * gemm.nr < cols; ++p) {
+      const int64_t first = n + p * gemm.nr, count = std::min<int64_t>(gemm.nr, w.out - first);
+      w.source.decode_rows(first, count, mine.rows);
+      gemm.pack_b({isa::Elem::f32, {mine.rows, w.in}, count, w.in}, mine.b + p * w.b_panel());
+    }
+    for (int64_t m = 0; m < rows; m += mb) {
+      compute_block(kernels_, w, chunk, mine.b, mine.c, y, m, std::min(mb, rows - m), n, cols);
+    }
+  });
+}
+
+}  // namespace h3
