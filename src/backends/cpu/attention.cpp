@@ -9,7 +9,7 @@
 namespace h3 {
 namespace {
 
-constexpr int64_t kQueryBlock = 64;   // rounded up to the panel height
+constexpr int64_t kQueryBlock = 64;  // rounded up to the panel height
 constexpr int64_t kKeyBlock = 256;
 constexpr int64_t kPackedBudget = int64_t{96} << 20;  // bytes of packed keys and values at a time
 
@@ -17,10 +17,10 @@ struct Plan {
   const isa::Gemm* gemm;
   int64_t batch, rows, heads, keys, key_heads, dim;
   int64_t query_block, key_steps_per_block;
-  int64_t dim_steps;                // k steps of Q K^T
-  int64_t k_panel, k_head;          // bytes: one panel of nr keys; all keys of a head
-  int64_t v_panel, v_head;          // bytes: one panel of nr features; all features of a head
-  int64_t dim_padded;               // features rounded up to nr
+  int64_t dim_steps;        // k steps of Q K^T
+  int64_t k_panel, k_head;  // bytes: one panel of nr keys; all keys of a head
+  int64_t v_panel, v_head;  // bytes: one panel of nr features; all features of a head
+  int64_t dim_padded;       // features rounded up to nr
 
   Plan(const isa::Level& kernels, const AttentionArgs& args) {
     const int rank = args.q.rank;
@@ -79,7 +79,8 @@ void pack_keys(const Plan& plan, const View& k, int64_t panel, std::byte* out) {
 
 void pack_values(const Plan& plan, const View& v, int64_t panel, std::byte* out) {
   const int64_t first = panel * plan.gemm->nr;
-  isa::PackSource source = rows_of(v.slice(1, first, std::min<int64_t>(plan.gemm->nr, plan.dim - first)), 0, 0, plan.keys);
+  isa::PackSource source =
+      rows_of(v.slice(1, first, std::min<int64_t>(plan.gemm->nr, plan.dim - first)), 0, 0, plan.keys);
   source.count = std::min<int64_t>(plan.gemm->nr, plan.dim - first);
   plan.gemm->pack_b_rows(source, out + panel * plan.v_panel);
 }
@@ -133,8 +134,10 @@ void attend(const isa::Level& kernels, const Plan& plan, const Head& head, int64
     softmax.output_stride = softmax.output_cols = plan.dim_padded;
     kernels.softmax(softmax);
     for (int64_t i = 0; i < panels; ++i) {
-      const isa::PackSource p{isa::Elem::f32, {s.scores + i * g.mr * kKeyBlock, kKeyBlock},
-                              std::min<int64_t>(g.mr, rows - i * g.mr), valid};
+      const isa::PackSource p{isa::Elem::f32,
+                              {s.scores + i * g.mr * kKeyBlock, kKeyBlock},
+                              std::min<int64_t>(g.mr, rows - i * g.mr),
+                              valid};
       g.pack_a(p, nullptr, s.p + i * p_panel);
     }
     isa::GemmBlock values;
@@ -263,7 +266,8 @@ void CpuOps::attention(const AttentionArgs& args) {
       const int64_t i = task / (share * blocks), member = task / blocks % share;
       const int64_t b = (first + i) / plan.key_heads, h = (first + i) % plan.key_heads * share + member;
       const std::byte* keys = packed + i * (plan.k_head + plan.v_head);
-      const Head head{head_of(args.q, b, h), head_of(args.out, b, h), keys, keys + plan.k_head, args.scale, args.causal};
+      const Head head{
+          head_of(args.q, b, h), head_of(args.out, b, h), keys, keys + plan.k_head, args.scale, args.causal};
       attend(kernels_, plan, head, task % blocks * plan.query_block, TaskScratch(local(worker), plan));
     });
   }

@@ -1,5 +1,5 @@
-// Convolutions as matrix products with implicit im2col: the weight is the packed left operand [O, K], a task gathers the
-// columns of a block of output positions, a slice of K at a time, into its own scratch.
+// Convolutions as matrix products with implicit im2col: the weight is the packed left operand [O, K], a task gathers
+// the columns of a block of output positions, a slice of K at a time, into its own scratch.
 //
 // K runs over (input channel, kt, kh, kw) in the order of torch's weights. A transposed convolution of stride u is u
 // ordinary convolutions, one per output phase.
@@ -12,14 +12,14 @@
 namespace h3 {
 namespace {
 
-constexpr int64_t kBlockK = 256;                 // k gathered at a time
-constexpr int64_t kBlockPositions = 256;         // output positions of a task
+constexpr int64_t kBlockK = 256;          // k gathered at a time
+constexpr int64_t kBlockPositions = 256;  // output positions of a task
 constexpr int64_t kResultBytes = int64_t{1} << 20;
 
 // One ordinary convolution; a transposed one has as many as its stride.
 struct Phase {
-  Buffer packed;        // [O / mr][k steps][a_step]
-  int64_t k = 0;        // I * taps
+  Buffer packed;  // [O / mr][k steps][a_step]
+  int64_t k = 0;  // I * taps
   int taps[3] = {1, 1, 1};
 };
 
@@ -32,19 +32,19 @@ struct CpuConv final : Conv {
 
 struct Geometry {
   int64_t in_dim[3], out_dim[3];
-  int64_t in_stride[4];   // elements: channel, t, h, w
+  int64_t in_stride[4];  // elements: channel, t, h, w
   int64_t out_stride[4];
-  int64_t before[3];      // position p of an axis reads input p * stride - before + tap * dilation
-  int64_t positions;      // of this phase
-  int64_t phase_dim[3];   // extents of the positions
-  int64_t first, step;    // along w of the output: position p goes to first + p * step
+  int64_t before[3];     // position p of an axis reads input p * stride - before + tap * dilation
+  int64_t positions;     // of this phase
+  int64_t phase_dim[3];  // extents of the positions
+  int64_t first, step;   // along w of the output: position p goes to first + p * step
 };
 
 struct TaskScratch {
-  float* columns;   // [kBlockK][block positions]
+  float* columns;  // [kBlockK][block positions]
   std::byte* b;
-  float* c;         // [block_out][block positions]
-  float* line;      // one row of results, for strided stores
+  float* c;     // [block_out][block positions]
+  float* line;  // one row of results, for strided stores
   int64_t bytes;
   TaskScratch(std::byte* base, const CpuConv& conv) {
     Carver carver(base);
@@ -109,8 +109,8 @@ void gather_line(const isa::Level& kernels, const CpuConv& conv, const Geometry&
 }
 
 // columns[k - k0][p] for k in [k0, k0 + count) and positions [p0, p0 + width).
-void gather_columns(const isa::Level& kernels, const CpuConv& conv, const Phase& phase, const Geometry& g, const View& x,
-                    int64_t k0, int64_t count, int64_t p0, int64_t width, float* columns) {
+void gather_columns(const isa::Level& kernels, const CpuConv& conv, const Phase& phase, const Geometry& g,
+                    const View& x, int64_t k0, int64_t count, int64_t p0, int64_t width, float* columns) {
   const int* taps = phase.taps;
   const int* stride = conv.spec.stride;
   const int* dilation = conv.spec.dilation;
@@ -118,8 +118,7 @@ void gather_columns(const isa::Level& kernels, const CpuConv& conv, const Phase&
   const bool reflect = conv.spec.spatial_pad == Pad::reflect;
   for (int64_t k = k0; k < k0 + count; ++k) {
     const int64_t dw = k % taps[2], dh = k / taps[2] % taps[1], dt = k / taps[2] / taps[1] % taps[0];
-    const std::byte* channel =
-        x.data + k / taps[2] / taps[1] / taps[0] * g.in_stride[0] * size_of(x.type);
+    const std::byte* channel = x.data + k / taps[2] / taps[1] / taps[0] * g.in_stride[0] * size_of(x.type);
     float* out = columns + (k - k0) * conv.block_positions;
     for (int64_t done = 0; done < width;) {
       const int64_t p = p0 + done, w = p % g.phase_dim[2], h = p / g.phase_dim[2] % g.phase_dim[1];
@@ -203,9 +202,9 @@ void run_task(const isa::Level& kernels, const CpuConv& conv, const Phase& phase
     gather_columns(kernels, conv, phase, g, x, k, count, p0, width, s.columns);
     for (int64_t n = 0; n < block.n_panels; ++n) {
       const int64_t col = n * gemm.nr;
-      gemm.pack_b_rows({isa::Elem::f32, {s.columns + col, conv.block_positions}, std::min<int64_t>(gemm.nr, width - col),
-                        count},
-                       s.b + n * block.b_panel);
+      gemm.pack_b_rows(
+          {isa::Elem::f32, {s.columns + col, conv.block_positions}, std::min<int64_t>(gemm.nr, width - col), count},
+          s.b + n * block.b_panel);
     }
     block.a = static_cast<const std::byte*>(phase.packed.data()) + first / gemm.mr * panel + k / gemm.kr * gemm.a_step;
     block.k_steps = ceil_div(count, gemm.kr);
@@ -263,7 +262,9 @@ std::unique_ptr<Conv> CpuOps::make_conv(ConvSpec spec) {
     const std::vector<float> rows = phase_weight(spec, phase, residue);
     context_.pool.parallel(panels, [&](int64_t p) {
       const int64_t first = p * gemm.mr;
-      gemm.pack_a({isa::Elem::f32, {rows.data() + first * phase.k, phase.k}, std::min<int64_t>(gemm.mr, spec.out - first),
+      gemm.pack_a({isa::Elem::f32,
+                   {rows.data() + first * phase.k, phase.k},
+                   std::min<int64_t>(gemm.mr, spec.out - first),
                    phase.k},
                   nullptr, static_cast<std::byte*>(phase.packed.data()) + p * panel);
     });

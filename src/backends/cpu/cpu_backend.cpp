@@ -27,8 +27,7 @@ void CpuOps::need_local(int64_t bytes_per_thread) {
 void CpuOps::for_row_pieces(int64_t rows, int64_t length, const std::function<void(int64_t, int64_t)>& body) {
   constexpr int64_t kPiece = 32768;
   const int64_t step = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, length));
-  context_.pool.parallel(ceil_div(rows, step),
-                         [&](int64_t i) { body(i * step, std::min(rows, (i + 1) * step)); });
+  context_.pool.parallel(ceil_div(rows, step), [&](int64_t i) { body(i * step, std::min(rows, (i + 1) * step)); });
 }
 
 std::unique_ptr<Ops> make_cpu_ops(Context& context) { return make_cpu_ops(context, chosen_isa_level()); }

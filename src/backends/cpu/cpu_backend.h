@@ -103,7 +103,7 @@ class CpuOps final : public Ops {
   isa::Level kernels_;
   Buffer shared_, local_;
   int64_t local_bytes_ = 0;
-  int64_t row_bytes_ = 0;      // most bytes that a row of activations takes when packed, over all linears made
+  int64_t row_bytes_ = 0;        // most bytes that a row of activations takes when packed, over all linears made
   int64_t reserved_rows_ = 256;  // rows assumed for linears that do not state theirs
 };
 

@@ -26,7 +26,8 @@ struct Leaf {
 constexpr bool all(uint64_t value, uint64_t mask) { return (value & mask) == mask; }
 constexpr uint32_t bit(int n) { return uint32_t{1} << n; }
 
-// State components that the operating system saves: SSE 1, AVX 2, opmask 5, ZMM 6 and 7, tile configuration 17, tiles 18.
+// State components that the operating system saves: SSE 1, AVX 2, opmask 5, ZMM 6 and 7, tile configuration 17,
+// tiles 18.
 uint64_t saved_state() {
   uint32_t low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -50,9 +50,9 @@ struct ChunkScratch {
 };
 
 struct TaskScratch {
-  float* c;        // [block rows][block cols]
-  float* rows;     // decode: [nr][in]; f16 operands: [mr][in]
-  std::byte* b;    // decode: one block of packed columns
+  float* c;      // [block rows][block cols]
+  float* rows;   // decode: [nr][in]; f16 operands: [mr][in]
+  std::byte* b;  // decode: one block of packed columns
   int64_t bytes;
   TaskScratch(std::byte* base, const CpuLinear& w, bool decode) {
     Carver carver(base);
@@ -124,7 +124,8 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
     need_local(gemm.nr * in * 4);
     std::byte* packed = static_cast<std::byte*>(w->packed.data());
     context_.pool.parallel_indexed(panels, [&](int64_t p, int worker) {
-      pack_weight_panel(spec.weight, *w, p * gemm.nr, reinterpret_cast<float*>(local(worker)), packed + p * w->b_panel());
+      pack_weight_panel(spec.weight, *w, p * gemm.nr, reinterpret_cast<float*>(local(worker)),
+                        packed + p * w->b_panel());
     });
     w->bytes = w->packed.bytes() + static_cast<int64_t>((w->col_scale.size() + w->col_offset.size()) * 4);
   }
@@ -230,8 +231,8 @@ void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
     const std::byte* packed = static_cast<const std::byte*>(w.packed.data());
     context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
       const int64_t n = task / m_blocks * nb, m = task % m_blocks * mb;
-      compute_block(kernels_, w, chunk, packed + n / gemm.nr * w.b_panel(), TaskScratch(local(worker), w, decode).c, y, m,
-                    std::min(mb, rows - m), n, std::min(nb, w.out - n));
+      compute_block(kernels_, w, chunk, packed + n / gemm.nr * w.b_panel(), TaskScratch(local(worker), w, decode).c, y,
+                    m, std::min(mb, rows - m), n, std::min(nb, w.out - n));
     });
     return;
   }

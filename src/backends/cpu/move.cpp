@@ -138,9 +138,8 @@ void CpuOps::gather_rows(const View& src, const View& ids, const View& dst) {
   const Items items(src, dst);
   for_row_pieces(dst.dim[0], items.elements(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      items.each(id_of(ids, i, src.dim[0]), i, [&](const std::byte* from, std::byte* to, int64_t n) {
-        copy_strided(src, from, 1, dst, to, 1, n);
-      });
+      items.each(id_of(ids, i, src.dim[0]), i,
+                 [&](const std::byte* from, std::byte* to, int64_t n) { copy_strided(src, from, 1, dst, to, 1, n); });
     }
   });
 }
@@ -150,9 +149,8 @@ void CpuOps::scatter_rows(const View& src, const View& ids, const View& dst) {
   const Items items(src, dst);
   for_row_pieces(src.dim[0], items.elements(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      items.each(i, id_of(ids, i, dst.dim[0]), [&](const std::byte* from, std::byte* to, int64_t n) {
-        copy_strided(src, from, 1, dst, to, 1, n);
-      });
+      items.each(i, id_of(ids, i, dst.dim[0]),
+                 [&](const std::byte* from, std::byte* to, int64_t n) { copy_strided(src, from, 1, dst, to, 1, n); });
     }
   });
 }

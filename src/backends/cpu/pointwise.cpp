@@ -31,7 +31,8 @@ const int32_t* ids_of(const View& ids, int64_t rows, int64_t table) {
 
 }  // namespace
 
-// Rows of any rank: the runs of x and y whose last axis is contiguous, one call per run when rows are not evenly spaced.
+// Rows of any rank: the runs of x and y whose last axis is contiguous, one call per run when rows are not evenly
+// spaced.
 static isa::NormArgs norm_args(const View& x, const View& w, const View& b, float eps, const View& y) {
   isa::NormArgs args;
   args.x_type = elem_of(x.type);
@@ -74,8 +75,9 @@ void CpuOps::layer_norm(const View& x, const View& w, const View& b, float eps, 
 }
 
 void CpuOps::gated(const isa::GateNormArgs& args, int64_t rows) {
-  for_row_pieces(rows, args.norm.cols,
-                 [&](int64_t begin, int64_t end) { kernels_.pointwise->gate_norm(args, {begin, end}); });
+  for_row_pieces(rows, args.norm.cols, [&](int64_t begin, int64_t end) {
+    kernels_.pointwise->gate_norm(args, {begin, end});
+  });
 }
 
 static void set_modulation(isa::GateNormArgs& args, const View& x, const Modulation& mod, const View& h) {
@@ -148,8 +150,9 @@ void CpuOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rop
     args.sin_stride = rope.sin.stride[0];
     args.rope_once = rope.rounding == RopeRounding::once;
   }
-  for_row_pieces(x.dim[0], args.heads * args.dim,
-                 [&](int64_t begin, int64_t end) { kernels_.pointwise->head_norm_rope(args, {begin, end}); });
+  for_row_pieces(x.dim[0], args.heads * args.dim, [&](int64_t begin, int64_t end) {
+    kernels_.pointwise->head_norm_rope(args, {begin, end});
+  });
 }
 
 static void run_unary(ThreadPool& pool, const isa::Level& kernels, Unary op, const View& x, const View& y) {
@@ -258,7 +261,8 @@ void CpuOps::group_norm_silu(const View& x, int groups, const View& w, const Vie
       const View in = from.select(0, c), out = to.select(0, c);
       const Runs<2> runs({&in, &out});
       for (int64_t run = 0; run < runs.count(); ++run) {
-        for (int64_t o = 0; o < runs.length(); o += 4096) body(runs.at(run, o), std::min<int64_t>(4096, runs.length() - o));
+        for (int64_t o = 0; o < runs.length(); o += 4096)
+          body(runs.at(run, o), std::min<int64_t>(4096, runs.length() - o));
       }
     };
     const auto total = [&](float around, bool squared) {

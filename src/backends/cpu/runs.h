@@ -1,4 +1,5 @@
-// Equal-shaped strided views as runs of contiguous elements: trailing axes that are contiguous in every view are merged.
+// Equal-shaped strided views as runs of contiguous elements: trailing axes that are contiguous in every view are
+// merged.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +20,8 @@ class Runs {
   explicit Runs(const std::array<const View*, N>& views) {
     const View& shape = *views[0];
     for (const View* view : views) {
-      H3_ASSERT(view->rank == shape.rank && std::equal(view->dim.begin(), view->dim.begin() + shape.rank,
-                                                       shape.dim.begin()));
+      H3_ASSERT(view->rank == shape.rank &&
+                std::equal(view->dim.begin(), view->dim.begin() + shape.rank, shape.dim.begin()));
     }
     int axis = shape.rank - 1;
     for (; axis >= 0; --axis) {

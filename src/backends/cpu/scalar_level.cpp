@@ -11,7 +11,13 @@ constexpr Gemm kInt8 = gemm_int8_pairs<4, 2>("int8_scalar");
 
 }  // namespace
 
-const Level kScalar = {.name = "scalar", .pointwise = &kPointwise, .softmax = softmax, .store = store, .absmax = absmax,
-                       .f32 = &kF32, .bf16 = &kBf16, .int8 = &kInt8};
+const Level kScalar = {.name = "scalar",
+                       .pointwise = &kPointwise,
+                       .softmax = softmax,
+                       .store = store,
+                       .absmax = absmax,
+                       .f32 = &kF32,
+                       .bf16 = &kBf16,
+                       .int8 = &kInt8};
 
 }  // namespace h3::isa

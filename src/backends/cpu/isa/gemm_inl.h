@@ -10,7 +10,8 @@
 namespace h3::isa {
 namespace {
 
-// ---- packing ---------------------------------------------------------------------------------------------------------
+// ---- packing
+// ---------------------------------------------------------------------------------------------------------
 
 // panel[k / G][width][G] = put(row[r][k]) for r < count; zero elsewhere. G values of one row stay together.
 template <int Width, int G, typename Out, typename Put>
@@ -56,7 +57,8 @@ inline void pack_columns(const PackSource& source, int kr, Out* panel, Put put) 
 inline float same(float v) { return v; }
 inline float to_bf16_grid(float v) { return bf16_to_f32(f32_to_bf16(v)); }
 
-// ---- f32, and bf16 widened on load -----------------------------------------------------------------------------------
+// ---- f32, and bf16 widened on load
+// -----------------------------------------------------------------------------------
 
 inline F load_b(const float* p) { return load(p); }
 inline F load_b(const uint16_t* p) { return AsBf16::load(p); }
@@ -115,8 +117,17 @@ void pack_b_rows_f32(const PackSource& source, std::byte* panel) {
 template <int MR, int NV>
 constexpr Gemm gemm_f32(const char* name) {
   constexpr int NR = NV * kLanes;
-  return {.name = name, .mr = MR, .nr = NR, .kr = 1, .a_step = MR * 4, .b_step = NR * 4, .integer = false, .a_offset = 0,
-          .block = block_f32<MR, NV, float>, .pack_a = pack_a_f32<MR>, .pack_b = pack_b_f32<NR>,
+  return {.name = name,
+          .mr = MR,
+          .nr = NR,
+          .kr = 1,
+          .a_step = MR * 4,
+          .b_step = NR * 4,
+          .integer = false,
+          .a_offset = 0,
+          .block = block_f32<MR, NV, float>,
+          .pack_a = pack_a_f32<MR>,
+          .pack_b = pack_b_f32<NR>,
           .pack_b_rows = pack_b_rows_f32<NR>};
 }
 
@@ -136,12 +147,22 @@ void pack_b_rows_widened(const PackSource& source, std::byte* panel) {
 template <int MR, int NV>
 constexpr Gemm gemm_bf16_widened(const char* name) {
   constexpr int NR = NV * kLanes;
-  return {.name = name, .mr = MR, .nr = NR, .kr = 1, .a_step = MR * 4, .b_step = NR * 2, .integer = false, .a_offset = 0,
-          .block = block_f32<MR, NV, uint16_t>, .pack_a = pack_a_widened<MR>, .pack_b = pack_b_widened<NR>,
+  return {.name = name,
+          .mr = MR,
+          .nr = NR,
+          .kr = 1,
+          .a_step = MR * 4,
+          .b_step = NR * 2,
+          .integer = false,
+          .a_offset = 0,
+          .block = block_f32<MR, NV, uint16_t>,
+          .pack_a = pack_a_widened<MR>,
+          .pack_b = pack_b_widened<NR>,
           .pack_b_rows = pack_b_rows_widened<NR>};
 }
 
-// ---- int8 through 16-bit products: A is i16 pairs, B i8 pairs ----------------------------------------------------------
+// ---- int8 through 16-bit products: A is i16 pairs, B i8 pairs
+// ----------------------------------------------------------
 
 inline I multiply_pairs(int32_t a_pair, const int8_t* b) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -206,8 +227,17 @@ void pack_b_rows_int8(const PackSource& source, std::byte* panel) {
 template <int MR, int NV>
 constexpr Gemm gemm_int8_pairs(const char* name) {
   constexpr int NR = NV * kLanes;
-  return {.name = name, .mr = MR, .nr = NR, .kr = 2, .a_step = MR * 4, .b_step = NR * 2, .integer = true, .a_offset = 0,
-          .block = block_int8<MR, NV>, .pack_a = pack_a_int8<MR>, .pack_b = pack_b_int8<NR>,
+  return {.name = name,
+          .mr = MR,
+          .nr = NR,
+          .kr = 2,
+          .a_step = MR * 4,
+          .b_step = NR * 2,
+          .integer = true,
+          .a_offset = 0,
+          .block = block_int8<MR, NV>,
+          .pack_a = pack_a_int8<MR>,
+          .pack_b = pack_b_int8<NR>,
           .pack_b_rows = pack_b_rows_int8<NR>};
 }
 

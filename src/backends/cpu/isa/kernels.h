@@ -27,7 +27,8 @@ struct Span {
   int64_t begin = 0, end = 0;
 };
 
-// ---- norms, one row at a time; see ops.h for the roundings -----------------------------------------------------------
+// ---- norms, one row at a time; see ops.h for the roundings
+// -----------------------------------------------------------
 struct NormArgs {
   Elem x_type = Elem::f32, type = Elem::f32;  // of x; of y, to which everything rounds
   int64_t cols = 0;
@@ -40,15 +41,15 @@ struct NormArgs {
 };
 
 struct GateNormArgs {
-  NormArgs norm;             // x is read; y is the modulated output; x_type is type, or f32
+  NormArgs norm;  // x is read; y is the modulated output; x_type is type, or f32
   // Modulation; shift null = plain norm.
   ConstRows shift, scale;
   const int32_t* ids = nullptr;
   // Residual update of x before the norm; gate null = none.
-  Rows residual;             // the same memory as norm.x
+  Rows residual;  // the same memory as norm.x
   ConstRows branch, gate;
   const int32_t* gate_ids = nullptr;
-  bool has_norm = true;      // false: gated_add alone
+  bool has_norm = true;  // false: gated_add alone
 };
 
 struct HeadArgs {
@@ -59,14 +60,15 @@ struct HeadArgs {
   bool norm = false, twice = false;
   const float* w = nullptr;
   float eps = 0;
-  int64_t pairs = 0;         // 0 = no rotation
+  int64_t pairs = 0;  // 0 = no rotation
   const float* cos = nullptr;
   const float* sin = nullptr;
   int64_t cos_stride = 0, sin_stride = 0;
   bool rope_once = false;
 };
 
-// ---- element by element ----------------------------------------------------------------------------------------------
+// ---- element by element
+// ----------------------------------------------------------------------------------------------
 enum class Unary : uint8_t { silu, gelu_tanh, gelu_erf };
 enum class Binary : uint8_t { add, multiply, swiglu };  // swiglu: a is the gate, b the value
 
@@ -88,7 +90,8 @@ struct Pointwise {
   void (*moments)(Elem type, const void* x, float shift, int64_t n, float* sum, float* squares);
   void (*snake)(Elem type, const void* x, float a, float inv, void* y, int64_t n);
   // One channel of the anti-aliased snake; up and down have 12 taps. May run in place.
-  void (*aa_snake)(Elem type, const void* x, float a, float inv, const float* up, const float* down, void* y, int64_t n);
+  void (*aa_snake)(Elem type, const void* x, float a, float inv, const float* up, const float* down, void* y,
+                   int64_t n);
   // sum (a-b)^2 and sum b^2
   void (*l2_pair)(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm);
   bool (*finite)(Elem type, const void* x, int64_t n);
@@ -99,13 +102,15 @@ struct Pointwise {
   void (*head_norm_rope)(const HeadArgs& args, Span rows);
 };
 
-// ---- softmax of a tile of scores -------------------------------------------------------------------------------------
+// ---- softmax of a tile of scores
+// -------------------------------------------------------------------------------------
 struct SoftmaxArgs {
-  float* scores = nullptr;   // [rows, stride], overwritten by exp(scale * s - m) rounded to `type`, zero past the valid keys
+  float* scores =
+      nullptr;  // [rows, stride], overwritten by exp(scale * s - m) rounded to `type`, zero past the valid keys
   int64_t stride = 0;
   int64_t rows = 0;
-  int64_t cols = 0;          // columns to fill, the padding included
-  int64_t valid = 0;         // keys of this tile that exist
+  int64_t cols = 0;   // columns to fill, the padding included
+  int64_t valid = 0;  // keys of this tile that exist
   int64_t first_query = 0, first_key = 0;
   bool causal = false;
   Elem type = Elem::f32;
@@ -116,15 +121,16 @@ struct SoftmaxArgs {
   int64_t output_stride = 0, output_cols = 0;
 };
 
-// ---- matrix multiplication -------------------------------------------------------------------------------------------
-// C [m, n] (f32 or i32) = or += A [m, k] B [k, n] over packed panels without tails: A is [m / mr][k / kr][a_step bytes],
-// B is [n / nr][k / kr][b_step bytes], zero padded.
+// ---- matrix multiplication
+// ------------------------------------------------------------------------------------------- C [m, n] (f32 or i32) =
+// or += A [m, k] B [k, n] over packed panels without tails: A is [m / mr][k / kr][a_step bytes], B is [n / nr][k /
+// kr][b_step bytes], zero padded.
 struct GemmBlock {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
   int64_t a_panel = 0, b_panel = 0;  // bytes from one panel to the next
   int64_t m_panels = 0, n_panels = 0, k_steps = 0;
-  float* c = nullptr;                // i32 for integer kernels
+  float* c = nullptr;  // i32 for integer kernels
   int64_t c_stride = 0;
   bool accumulate = false;
 };
@@ -136,11 +142,11 @@ struct PackSource {
 };
 
 struct Gemm {
-  const char* name;          // "bf16_amx"
+  const char* name;  // "bf16_amx"
   int mr, nr, kr;
-  int a_step, b_step;        // bytes of one k step of one panel
-  bool integer;              // C is i32, A needs a scale per row
-  int a_offset;              // added to every A value by pack_a (128 for u8 x s8 units)
+  int a_step, b_step;  // bytes of one k step of one panel
+  bool integer;        // C is i32, A needs a scale per row
+  int a_offset;        // added to every A value by pack_a (128 for u8 x s8 units)
   void (*block)(const GemmBlock& block);
   // One panel of A from up to mr rows. Integer kernels quantise with inverse_scale[row].
   void (*pack_a)(const PackSource& source, const float* inverse_scale, std::byte* panel);
@@ -152,21 +158,21 @@ struct Gemm {
 };
 
 struct StoreArgs {
-  const float* c = nullptr;          // i32 when row_scale is given
+  const float* c = nullptr;  // i32 when row_scale is given
   int64_t c_stride = 0;
   int64_t rows = 0, cols = 0;
-  const float* row_scale = nullptr;  // [rows]
-  const float* col_scale = nullptr;  // [cols]
+  const float* row_scale = nullptr;     // [rows]
+  const float* col_scale = nullptr;     // [cols]
   const int32_t* col_offset = nullptr;  // [cols] subtracted from the integer sums
-  const float* col_bias = nullptr;   // [cols] or null
-  const float* row_bias = nullptr;   // [rows] or null
-  const float* divide = nullptr;     // [rows]: multiply row by 1 / divide (attention)
+  const float* col_bias = nullptr;      // [cols] or null
+  const float* row_bias = nullptr;      // [rows] or null
+  const float* divide = nullptr;        // [rows]: multiply row by 1 / divide (attention)
   Elem type = Elem::f32;
   Rows y;
 };
 
 struct Level {
-  const char* name;                  // "avx512"
+  const char* name;  // "avx512"
   const Pointwise* pointwise;
   void (*softmax)(const SoftmaxArgs& args);
   void (*store)(const StoreArgs& args);

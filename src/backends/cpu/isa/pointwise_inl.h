@@ -148,7 +148,8 @@ constexpr int64_t kSnakeBlock = 512;
 
 // Even and odd samples of the doubled signal of positions [first - 3, first + count + 3), from the window x of
 // [first - 6, first + count + 6). even[i] and odd[i] belong to position first - 3 + i.
-inline void upsample_snake(const float* window, float a, float inv, const float* up, int64_t count, float* even, float* odd) {
+inline void upsample_snake(const float* window, float a, float inv, const float* up, int64_t count, float* even,
+                           float* odd) {
   span(count + 6, [&](int64_t i, auto part) {
     F e{}, o{};
     for (int q = 0; q < 6; ++q) {  // position m is window[i + 3]

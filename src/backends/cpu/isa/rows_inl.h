@@ -198,7 +198,8 @@ void store(const StoreArgs& args) {
         F v = ld<AsF32>(c + i, part);
         if (integer) {
           I whole = (I)v;
-          if (args.col_offset != nullptr) whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
+          if (args.col_offset != nullptr)
+            whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
           v = to_f32(whole) * (ld<AsF32>(args.col_scale + i, part) * args.row_scale[r]);
         }
         if (args.col_bias != nullptr) v += ld<AsF32>(args.col_bias + i, part);
@@ -211,10 +212,22 @@ void store(const StoreArgs& args) {
 }
 
 constexpr Pointwise kPointwise = {
-    .convert = convert,     .unary = unary,       .binary = binary,           .accumulate = accumulate,
-    .scaled_add = scaled_add, .lincomb = lincomb, .affine = affine,           .affine_silu = affine_silu,
-    .moments = moments,     .snake = snake,       .aa_snake = aa_snake,       .l2_pair = l2_pair,
-    .finite = finite,       .rms_norm = rms_norm, .layer_norm = layer_norm,   .gate_norm = gate_norm,
+    .convert = convert,
+    .unary = unary,
+    .binary = binary,
+    .accumulate = accumulate,
+    .scaled_add = scaled_add,
+    .lincomb = lincomb,
+    .affine = affine,
+    .affine_silu = affine_silu,
+    .moments = moments,
+    .snake = snake,
+    .aa_snake = aa_snake,
+    .l2_pair = l2_pair,
+    .finite = finite,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .gate_norm = gate_norm,
     .head_norm_rope = head_norm_rope,
 };
 

@@ -56,11 +56,9 @@ inline F vmin(F a, F b) { return a < b ? a : b; }
 
 inline F fma(F a, F b, F c) {
 #if defined(__AVX512F__)
-  return (F)(_mm512_fmadd_ps((__m512)(a), (__m512)(b),
-                                             (__m512)(c)));
+  return (F)(_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)));
 #elif defined(__AVX2__)
-  return (F)(_mm256_fmadd_ps((__m256)(a), (__m256)(b),
-                                             (__m256)(c)));
+  return (F)(_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)));
 #else
   return a * b + c;
 #endif
@@ -250,7 +248,8 @@ inline F sin_squared(F x) {
     for (int i = 0; i < kLanes; ++i) {
       const double whole = static_cast<double>(x[i]) * 0.318309886183790671538;
       const double nearest = (whole + 6755399441055744.0) - 6755399441055744.0;
-      const double rest = static_cast<double>(x[i]) - nearest * 3.14159265358979311600 - nearest * 1.2246467991473532e-16;
+      const double rest =
+          static_cast<double>(x[i]) - nearest * 3.14159265358979311600 - nearest * 1.2246467991473532e-16;
       if (wide[i]) r[i] = static_cast<float>(rest);
     }
   }

@@ -84,7 +84,8 @@ void block(const GemmBlock& block) {
   _tile_release();
 }
 
-// ---- packing ---------------------------------------------------------------------------------------------------------
+// ---- packing
+// ---------------------------------------------------------------------------------------------------------
 
 // tile[row][64 bytes of k] of row r and k: A, 16 rows a tile.
 template <typename Out, typename Put>
@@ -165,11 +166,29 @@ void pack_b_rows_int8(const PackSource& source, std::byte* panel) {
 
 }  // namespace
 
-const Gemm kBf16Amx = {.name = "bf16_amx", .mr = kMr, .nr = kNr, .kr = 32, .a_step = kStepBytes, .b_step = kStepBytes,
-                       .integer = false, .a_offset = 0, .block = block<false>, .pack_a = pack_a_bf16,
-                       .pack_b = pack_b_bf16, .pack_b_rows = pack_b_rows_bf16};
-const Gemm kInt8Amx = {.name = "int8_amx", .mr = kMr, .nr = kNr, .kr = 64, .a_step = kStepBytes, .b_step = kStepBytes,
-                       .integer = true, .a_offset = 0, .block = block<true>, .pack_a = pack_a_int8,
-                       .pack_b = pack_b_int8, .pack_b_rows = pack_b_rows_int8};
+const Gemm kBf16Amx = {.name = "bf16_amx",
+                       .mr = kMr,
+                       .nr = kNr,
+                       .kr = 32,
+                       .a_step = kStepBytes,
+                       .b_step = kStepBytes,
+                       .integer = false,
+                       .a_offset = 0,
+                       .block = block<false>,
+                       .pack_a = pack_a_bf16,
+                       .pack_b = pack_b_bf16,
+                       .pack_b_rows = pack_b_rows_bf16};
+const Gemm kInt8Amx = {.name = "int8_amx",
+                       .mr = kMr,
+                       .nr = kNr,
+                       .kr = 64,
+                       .a_step = kStepBytes,
+                       .b_step = kStepBytes,
+                       .integer = true,
+                       .a_offset = 0,
+                       .block = block<true>,
+                       .pack_a = pack_a_int8,
+                       .pack_b = pack_b_int8,
+                       .pack_b_rows = pack_b_rows_int8};
 
 }  // namespace h3::isa

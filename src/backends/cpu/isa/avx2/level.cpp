@@ -11,7 +11,13 @@ constexpr Gemm kInt8 = gemm_int8_pairs<6, 2>("int8_avx2");
 
 }  // namespace
 
-const Level kAvx2 = {.name = "avx2", .pointwise = &kPointwise, .softmax = softmax, .store = store, .absmax = absmax,
-                     .f32 = &kF32, .bf16 = &kBf16, .int8 = &kInt8};
+const Level kAvx2 = {.name = "avx2",
+                     .pointwise = &kPointwise,
+                     .softmax = softmax,
+                     .store = store,
+                     .absmax = absmax,
+                     .f32 = &kF32,
+                     .bf16 = &kBf16,
+                     .int8 = &kInt8};
 
 }  // namespace h3::isa

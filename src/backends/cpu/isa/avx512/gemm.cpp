@@ -12,9 +12,7 @@ struct DotBf16 {
   using Acc = __m512;
   static Acc zero() { return _mm512_setzero_ps(); }
   static Acc dot(Acc acc, __m512i a, __m512i b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
-  static void store(float* c, Acc v, bool add) {
-    _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), v) : v);
-  }
+  static void store(float* c, Acc v, bool add) { _mm512_storeu_ps(c, add ? _mm512_add_ps(_mm512_loadu_ps(c), v) : v); }
 };
 
 struct DotInt8 {
@@ -89,11 +87,29 @@ void pack_b_rows_int8(const PackSource& source, std::byte* panel) {
 
 }  // namespace
 
-const Gemm kBf16Avx512 = {.name = "bf16_avx512", .mr = kMr, .nr = kNr, .kr = 2, .a_step = kMr * 4, .b_step = kNr * 4,
-                          .integer = false, .a_offset = 0, .block = block<DotBf16>, .pack_a = pack_a_bf16,
-                          .pack_b = pack_b_bf16, .pack_b_rows = pack_b_rows_bf16};
-const Gemm kInt8Avx512 = {.name = "int8_avx512", .mr = kMr, .nr = kNr, .kr = 4, .a_step = kMr * 4, .b_step = kNr * 4,
-                          .integer = true, .a_offset = 128, .block = block<DotInt8>, .pack_a = pack_a_int8,
-                          .pack_b = pack_b_int8, .pack_b_rows = pack_b_rows_int8};
+const Gemm kBf16Avx512 = {.name = "bf16_avx512",
+                          .mr = kMr,
+                          .nr = kNr,
+                          .kr = 2,
+                          .a_step = kMr * 4,
+                          .b_step = kNr * 4,
+                          .integer = false,
+                          .a_offset = 0,
+                          .block = block<DotBf16>,
+                          .pack_a = pack_a_bf16,
+                          .pack_b = pack_b_bf16,
+                          .pack_b_rows = pack_b_rows_bf16};
+const Gemm kInt8Avx512 = {.name = "int8_avx512",
+                          .mr = kMr,
+                          .nr = kNr,
+                          .kr = 4,
+                          .a_step = kMr * 4,
+                          .b_step = kNr * 4,
+                          .integer = true,
+                          .a_offset = 128,
+                          .block = block<DotInt8>,
+                          .pack_a = pack_a_int8,
+                          .pack_b = pack_b_int8,
+                          .pack_b_rows = pack_b_rows_int8};
 
 }  // namespace h3::isa

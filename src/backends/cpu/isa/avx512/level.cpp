@@ -10,7 +10,13 @@ constexpr Gemm kF32 = gemm_f32<12, 2>("f32_avx512");
 
 }  // namespace
 
-const Level kAvx512 = {.name = "avx512", .pointwise = &kPointwise, .softmax = softmax, .store = store, .absmax = absmax,
-                       .f32 = &kF32, .bf16 = &kBf16Avx512, .int8 = &kInt8Avx512};
+const Level kAvx512 = {.name = "avx512",
+                       .pointwise = &kPointwise,
+                       .softmax = softmax,
+                       .store = store,
+                       .absmax = absmax,
+                       .f32 = &kF32,
+                       .bf16 = &kBf16Avx512,
+                       .int8 = &kInt8Avx512};
 
 }  // namespace h3::isa
