@@ -127,7 +127,7 @@ class Opener {
         if ((component.role == Role::conditioner) != conditioner) continue;
         const fs::path parent = fs::path(component.source->files().front()).parent_path();
         folders.push_back(parent.empty() ? "." : parent.string());
-        folders.push_back((parent / "..").string());
+        if (conditioner) folders.push_back((parent / "..").string());  // tokenizer/ of its repository
       }
     }
     for (const std::string& path : options_.paths) folders.push_back(path);

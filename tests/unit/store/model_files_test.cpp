@@ -239,7 +239,8 @@ TEST_F(ModelFilesTest, PartsOfARepositoryKeepTheirDeclarations) {
   EXPECT_EQ(files.find(Role::dit)->partition, Partition::ref2va);
   EXPECT_EQ(files.find(Role::dit)->qkv_order, QkvOrder::interleaved);
   EXPECT_EQ(files.find(Role::video_vae)->config.at("latent_channels").as_int(), 24);
-  EXPECT_TRUE(files.tokenizer.has_value());
+  EXPECT_FALSE(files.tokenizer.has_value());  // it belongs to a conditioner
+  EXPECT_TRUE(open({base + "text_encoder"}).tokenizer.has_value());
 
   // One shard, or the file of the inner folder, stands for the whole.
   const ModelFiles shard =
