@@ -1,0 +1,37 @@
+// cuDNN's fused attention through its backend API: one plan per shape, built on first use, cached, run serialised on the
+// stream. Q, K, V may be strided views of one fused buffer.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace h3::cuda {
+
+class DnnAttention {
+ public:
+  explicit DnnAttention(cudaStream_t stream);
+  ~DnnAttention();
+  // False when cuDNN is absent or refuses this shape; the generic kernel serves then.
+  bool run(const AttentionArgs& args);
+  // Why the last refused shape was refused; for --explain.
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  struct Plan;
+  using Key = std::vector<int64_t>;
+  Plan* find(const AttentionArgs& args);
+  std::unique_ptr<Plan> build(const AttentionArgs& args);
+
+  cudaStream_t stream_;
+  void* handle_ = nullptr;
+  std::map<Key, std::unique_ptr<Plan>> plans_;  // nullptr = refused
+  std::string refusal_;
+};
+
+}  // namespace h3::cuda

@@ -1,0 +1,103 @@
+// CudaOps: the semantic operations on one card and one stream. Bodies are in kernels/*.cu (own kernels), linear.cpp
+// (cuBLASLt) and attention_dnn.cpp (cuDNN).
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "backends/cuda/libraries.h"
+#include "backends/cuda/memory.h"
+#include "base/context.h"
+#include "ops/ops.h"
+
+namespace h3::cuda {
+
+// Owned library handles.
+struct StreamOwner {
+  cudaStream_t stream = nullptr;
+  StreamOwner();
+  ~StreamOwner();
+  StreamOwner(const StreamOwner&) = delete;
+  StreamOwner& operator=(const StreamOwner&) = delete;
+};
+
+class LinearPlans;     // linear.cpp
+class DnnAttention;    // attention_dnn.cpp
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(Context& context, int index);
+  ~CudaOps() override;
+
+  const char* name() const override { return device_.name(); }
+  Device& device() override { return device_; }
+  Context& context() override { return context_; }
+  void sync() override;
+
+  std::unique_ptr<Linear> make_linear(LinearSpec spec) override;
+  std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
+
+  void copy(const View& src, const View& dst) override;
+  void fill(const View& dst, float value) override;
+  void gather_rows(const View& src, const View& ids, const View& dst) override;
+  void scatter_rows(const View& src, const View& ids, const View& dst) override;
+  void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
+  void linear(const Linear& weight, const View& x, const View& y) override;
+  void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
+  void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
+  void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
+  void gated_add(const View& x, const View& y, const Gate& gate) override;
+  void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
+                 const View& h) override;
+  void head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) override;
+  void swiglu(const View& gate, const View& value, const View& out) override;
+  void silu(const View& x, const View& y) override;
+  void gelu(const View& x, Gelu kind, const View& y) override;
+  void add(const View& x, const View& y, const View& out) override;
+  void multiply(const View& x, const View& y, const View& out) override;
+  void scaled_add(const View& x, const View& y, const View& scale) override;
+  void lincomb(const View& c, const View& a, const View& b, const View& out) override;
+  void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
+  void attention(const AttentionArgs& args) override;
+  void conv(const Conv& conv, const View& x, const View& y) override;
+  void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
+  void snake(const View& x, const View& a, const View& inv, const View& y) override;
+  void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
+                const View& y) override;
+  void blend_tile(const TileBlend& args) override;
+  void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
+  void l2_pair(const View& a, const View& b, const View& out) override;
+  void check_finite(const View& x, const View& flags) override;
+
+  cudaStream_t stream() const { return owner_.stream; }
+  // Scratch of at least this size, grown outside the step loop; contents do not survive the next call.
+  void* scratch(int slot, int64_t bytes);
+
+ private:
+  friend class LinearPlans;
+  void attention_generic(const AttentionArgs& args);  // kernels/attention.cu
+
+  Context& context_;
+  int index_;
+  StreamOwner owner_;
+  CudaDevice device_;
+  std::unique_ptr<LinearPlans> plans_;
+  std::unique_ptr<DnnAttention> dnn_;
+  Buffer scratch_[4];
+};
+
+// Casts and int8 helpers shared by linear.cpp and kernels/quantise.cu.
+void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
+void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
+void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, float* scale);
+void dequantise_rows(cudaStream_t stream, const int32_t* acc, const float* row_scale, const float* column_scale,
+                     const float* bias, const View& y);
+
+}  // namespace h3::cuda

@@ -1,0 +1,86 @@
+// Casts and quantisation around the matmuls. The int8 arithmetic is codec/int8_row.h, so the integers agree with the CPU.
+#include "backends/cuda/kernels/common.cuh"
+#include "codec/int8_row.h"
+
+namespace h3::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <typename TS, typename TD>
+__global__ void cast_kernel(const TS* src, int64_t stride, TD* dst, int64_t cols, int64_t total, bool saturate) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    float v = to_float(src[i / cols * stride + i % cols]);
+    if (saturate) v = v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;
+    dst[i] = from_float<TD>(v);
+  }
+}
+
+template <typename T>
+__global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = i / cols, e = i % cols;
+    y[row * stride + e] = from_float<T>(bias != nullptr ? acc[i] + bias[e] : acc[i]);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t stride, int8_t* q, float* scale, int n) {
+  __shared__ uint32_t tops[kThreads / 32];
+  const T* row = x + blockIdx.x * stride;
+  uint32_t top = 0;
+  for (int i = threadIdx.x; i < n; i += kThreads) top = max(top, __float_as_uint(to_float(row[i])) & 0x7fffffffu);
+  top = __reduce_max_sync(0xffffffffu, top);
+  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+  __syncthreads();
+  for (int w = 0; w < kThreads / 32; ++w) top = max(top, tops[w]);
+  const float absmax = __uint_as_float(top), inverse = int8_row_inverse(absmax);
+  if (threadIdx.x == 0) scale[blockIdx.x] = int8_row_scale(absmax);
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    q[blockIdx.x * static_cast<int64_t>(n) + i] = int8_row_quantise(to_float(row[i]), inverse);
+  }
+}
+
+template <typename T>
+__global__ void dequantise_kernel(const int32_t* acc, const float* row_scale, const float* column_scale, const float* bias,
+                                  T* y, int64_t stride, int64_t cols, int64_t total) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = i / cols, e = i % cols;
+    float v = static_cast<float>(acc[i]) * (row_scale[row] * column_scale[e]);
+    if (bias != nullptr) v += bias[e];
+    y[row * stride + e] = from_float<T>(v);
+  }
+}
+
+LaunchShape grid_for(int64_t n) {
+  return {dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads), 132 * 32))), dim3(kThreads), 0};
+}
+
+}  // namespace
+
+void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate) {
+  const int64_t cols = src.dim[1], total = src.dim[0] * cols;
+  H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, type,
+      launch(stream, "cast", cast_kernel<TS, TD>, grid_for(total), as<const TS>(src), src.stride[0], static_cast<TD*>(dst),
+             cols, total, saturate);))
+}
+
+void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y) {
+  const int64_t cols = y.dim[1], total = y.dim[0] * cols;
+  H3_FLOAT_TYPE(y.type, launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
+}
+
+void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, float* scale) {
+  const LaunchShape shape{dim3(static_cast<unsigned>(x.dim[0])), dim3(kThreads), 0};
+  H3_FLOAT_TYPE(x.type, launch(stream, "quantise_rows", quantise_kernel<T>, shape, as<const T>(x), x.stride[0], q, scale,
+                               x.dim[1]);)
+}
+
+void dequantise_rows(cudaStream_t stream, const int32_t* acc, const float* row_scale, const float* column_scale,
+                     const float* bias, const View& y) {
+  const int64_t cols = y.dim[1], total = y.dim[0] * cols;
+  H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<T>, grid_for(total), acc, row_scale,
+                               column_scale, bias, as<T>(y), y.stride[0], cols, total);)
+}
+
+}  // namespace h3::cuda

@@ -1,0 +1,182 @@
+// Operations of the two autoencoders: group norm with silu, snakes, tile blending.
+#include "backends/cuda/kernels/common.cuh"
+
+namespace h3::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Field {
+  char* data;
+  int64_t stride[4];  // channel, t, h, w
+};
+
+template <typename T>
+__device__ inline T& at(const Field& f, int64_t c, int64_t t, int64_t h, int64_t w) {
+  return reinterpret_cast<T*>(f.data)[c * f.stride[0] + t * f.stride[1] + h * f.stride[2] + w * f.stride[3]];
+}
+
+// One block per (group, frame): mean, then variance around it, then the result.
+template <typename TX, typename TY>
+__global__ void __launch_bounds__(1024) group_norm_silu_kernel(Field x, Field y, int channels, int64_t height, int64_t width,
+                                                               const float* w, const float* b, float eps) {
+  __shared__ float reduce[33];
+  const int64_t first = blockIdx.x * int64_t{channels}, t = blockIdx.y, area = height * width, n = channels * area;
+  const auto each = [&](auto&& body) {
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+      const int64_t r = i % area;
+      body(first + i / area, r / width, r % width);
+    }
+  };
+  float sum = 0;
+  each([&](int64_t c, int64_t h, int64_t column) { sum += to_float(at<TX>(x, c, t, h, column)); });
+  const float mean = block_sum(sum, reduce) / static_cast<float>(n);
+  float squares = 0;
+  each([&](int64_t c, int64_t h, int64_t column) {
+    const float d = to_float(at<TX>(x, c, t, h, column)) - mean;
+    squares += d * d;
+  });
+  const float factor = rsqrtf(block_sum(squares, reduce) / static_cast<float>(n) + eps);
+  each([&](int64_t c, int64_t h, int64_t column) {
+    const float v = (to_float(at<TX>(x, c, t, h, column)) - mean) * factor * w[c] + b[c];
+    at<TY>(y, c, t, h, column) = from_float<TY>(v / (1.0f + expf(-v)));
+  });
+}
+
+__device__ inline float snake_value(float v, float a, float inv) {
+  const float s = sinf(a * v);
+  return v + inv * (s * s);
+}
+
+__global__ void snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv, float* y, int64_t y_stride,
+                             int64_t length) {
+  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x, c = blockIdx.y;
+  if (i < length) y[c * y_stride + i] = snake_value(x[c * x_stride + i], a[c], inv[c]);
+}
+
+// kThreads outputs of one channel; the activated 2x signal they need lies in shared memory (spec vae 11).
+__global__ void __launch_bounds__(kThreads) aa_snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv,
+                                                            const float* up, const float* down, float* y, int64_t y_stride,
+                                                            int64_t length) {
+  constexpr int kInner = 2 * kThreads + 12;
+  __shared__ float s[kInner], f[12], g[12];
+  const int64_t m0 = blockIdx.x * int64_t{kThreads}, c = blockIdx.y, j0 = 2 * m0 - 5;
+  if (threadIdx.x < 12) f[threadIdx.x] = up[threadIdx.x], g[threadIdx.x] = down[threadIdx.x];
+  __syncthreads();
+  const float* in = x + c * x_stride;
+  const float alpha = a[c], inverse = inv[c];
+  const auto clamped = [&](int64_t i) { return in[i < 0 ? 0 : i >= length ? length - 1 : i]; };
+  for (int i = threadIdx.x; i < kInner; i += kThreads) {
+    int64_t j = j0 + i;
+    j = j < 0 ? 0 : j >= 2 * length ? 2 * length - 1 : j;
+    const int64_t m = j / 2;
+    float v = 0;
+    if (j % 2 == 0) {
+#pragma unroll
+      for (int q = 0; q < 6; ++q) v = fmaf(f[2 * q + 1], clamped(m + 2 - q), v);
+    } else {
+#pragma unroll
+      for (int q = 0; q < 6; ++q) v = fmaf(f[2 * q], clamped(m + 3 - q), v);
+    }
+    s[i] = snake_value(2.0f * v, alpha, inverse);
+  }
+  __syncthreads();
+  const int64_t m = m0 + threadIdx.x;
+  if (m >= length) return;
+  float v = 0;
+#pragma unroll
+  for (int k = 0; k < 12; ++k) v = fmaf(g[k], s[2 * threadIdx.x + k], v);
+  y[c * y_stride + m] = v;
+}
+
+struct BlendArgs {
+  const float *tile, *up, *left;
+  int64_t tile_stride, up_stride, left_stride;
+  int64_t h, w, overlap_up, overlap_left, first_frame;
+  int pt, p;
+  float* out;
+  int64_t stride[4], channels, frames, rows, columns;
+};
+
+__device__ inline float raw_pixel(const float* tile, int64_t stride, const BlendArgs& a, int64_t c, int64_t f, int64_t r,
+                                  int64_t x) {
+  const int64_t latent = (f / a.pt * a.h + r / a.p) * a.w + x / a.p;
+  const int64_t feature = ((c * a.pt + f % a.pt) * a.p + r % a.p) * a.p + x % a.p;
+  return tile[latent * stride + feature];
+}
+
+__global__ void blend_kernel(BlendArgs a, int64_t total) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t x = i % a.columns, r = i / a.columns % a.rows, f = i / (a.columns * a.rows) % a.frames;
+    const int64_t c = i / (a.columns * a.rows * a.frames), frame = a.first_frame + f;
+    float v = raw_pixel(a.tile, a.tile_stride, a, c, frame, r, x);
+    if (a.up != nullptr && r < a.overlap_up) {
+      const float wb = static_cast<float>(r) / static_cast<float>(a.overlap_up), wa = 1.0f - wb;
+      v = raw_pixel(a.up, a.up_stride, a, c, frame, a.p * a.h - a.overlap_up + r, x) * wa + v * wb;
+    }
+    if (a.left != nullptr && x < a.overlap_left) {
+      const float wb = static_cast<float>(x) / static_cast<float>(a.overlap_left), wa = 1.0f - wb;
+      v = raw_pixel(a.left, a.left_stride, a, c, frame, r, a.p * a.w - a.overlap_left + x) * wa + v * wb;
+    }
+    a.out[c * a.stride[0] + f * a.stride[1] + r * a.stride[2] + x * a.stride[3]] = v;
+  }
+}
+
+Field field(const View& view) {
+  H3_ASSERT(view.rank == 4);
+  Field f{};
+  f.data = reinterpret_cast<char*>(view.data);
+  for (int i = 0; i < 4; ++i) f.stride[i] = view.stride[i];
+  return f;
+}
+
+void check_signal(const View& x, const View& y) {
+  H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == y.dim[1] && x.type == DType::f32 &&
+            y.type == DType::f32 && x.stride[1] == 1 && y.stride[1] == 1);
+}
+
+}  // namespace
+
+void CudaOps::group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) {
+  const int channels = static_cast<int>(x.dim[0] / groups);
+  const LaunchShape shape{dim3(static_cast<unsigned>(groups), static_cast<unsigned>(x.dim[1])), dim3(1024), 0};
+  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type,
+      launch(stream(), "group_norm_silu", group_norm_silu_kernel<TX, TY>, shape, field(x), field(y), channels, x.dim[2],
+             x.dim[3], as<const float>(w), as<const float>(b), eps);))
+}
+
+void CudaOps::snake(const View& x, const View& a, const View& inv, const View& y) {
+  check_signal(x, y);
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads)), static_cast<unsigned>(x.dim[0])),
+                          dim3(kThreads), 0};
+  launch(stream(), "snake", snake_kernel, shape, as<const float>(x), x.stride[0], as<const float>(a), as<const float>(inv),
+         as<float>(y), y.stride[0], x.dim[1]);
+}
+
+void CudaOps::aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down, const View& y) {
+  check_signal(x, y);
+  H3_ASSERT(x.data != y.data && up.elements() == 12 && down.elements() == 12);
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads)), static_cast<unsigned>(x.dim[0])),
+                          dim3(kThreads), 0};
+  launch(stream(), "aa_snake", aa_snake_kernel, shape, as<const float>(x), x.stride[0], as<const float>(a),
+         as<const float>(inv), as<const float>(up), as<const float>(down), as<float>(y), y.stride[0], x.dim[1]);
+}
+
+void CudaOps::blend_tile(const TileBlend& t) {
+  H3_ASSERT(t.out.type == DType::f32 && t.out.rank == 4 && t.tile.type == DType::f32 && t.tile.rank == 2);
+  BlendArgs a{};
+  a.tile = as<const float>(t.tile);
+  a.tile_stride = t.tile.stride[0];
+  if (!t.up.empty()) a.up = as<const float>(t.up), a.up_stride = t.up.stride[0];
+  if (!t.left.empty()) a.left = as<const float>(t.left), a.left_stride = t.left.stride[0];
+  a.h = t.h, a.w = t.w, a.pt = t.pt, a.p = t.p;
+  a.overlap_up = t.overlap_up, a.overlap_left = t.overlap_left, a.first_frame = t.first_frame;
+  a.out = as<float>(t.out);
+  for (int i = 0; i < 4; ++i) a.stride[i] = t.out.stride[i];
+  a.channels = t.out.dim[0], a.frames = t.out.dim[1], a.rows = t.out.dim[2], a.columns = t.out.dim[3];
+  const int64_t total = t.out.elements();
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(total, kThreads), 132 * 32))), dim3(kThreads), 0};
+  launch(stream(), "blend_tile", blend_kernel, shape, a, total);
+}
+
+}  // namespace h3::cuda

@@ -1,0 +1,273 @@
+#include "backends/cuda/linear_plans.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "backends/cuda/check.h"
+#include "base/error.h"
+#include "codec/int8_row.h"
+#include "codec/scalar.h"
+
+namespace h3::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+constexpr int64_t kStageBytes = int64_t{64} << 20;  // weight rows decoded and uploaded at a time
+
+cudaDataType_t blas_type(DType type) {
+  switch (type) {
+    case DType::f32: return CUDA_R_32F;
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    case DType::i8: return CUDA_R_8I;
+    case DType::i32: return CUDA_R_32I;
+    default: H3_ASSERT(false); return CUDA_R_32F;
+  }
+}
+
+DType operand_type(Compute compute) {
+  switch (compute) {
+    case Compute::f32: return DType::f32;
+    case Compute::f16: return DType::f16;
+    case Compute::int8: return DType::i8;
+    default: return DType::bf16;
+  }
+}
+
+bool exact_in(DType type, const std::vector<float>& values) {
+  for (float v : values) {
+    if (type == DType::bf16 && bf16_to_f32(f32_to_bf16(v)) != v) return false;
+    if (type == DType::f16 && f16_to_f32(f32_to_f16(v)) != v) return false;
+  }
+  return true;
+}
+
+uint16_t narrow(DType type, float value) {
+  if (type == DType::bf16) return f32_to_bf16(value);
+  const float limit = 65504.0f;  // f16 operands saturate
+  return f32_to_f16(value > limit ? limit : value < -limit ? -limit : value);
+}
+
+Format stored_as(DType type) {
+  return type == DType::f32 ? Format::f32 : type == DType::bf16 ? Format::bf16 : Format::f16;
+}
+
+}  // namespace
+
+struct CudaLinear::Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  ~Plan() {
+    const BlasLt& blas = blas_lt();
+    if (a != nullptr) blas.cublasLtMatrixLayoutDestroy(a);
+    if (b != nullptr) blas.cublasLtMatrixLayoutDestroy(b);
+    if (d != nullptr) blas.cublasLtMatrixLayoutDestroy(d);
+    if (operation != nullptr) blas.cublasLtMatmulDescDestroy(operation);
+  }
+};
+
+CudaLinear::~CudaLinear() = default;
+
+LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
+  check(blas_lt().cublasLtCreate(&handle_), "creating the handle");
+  workspace_ = ops_.device_.allocate(kWorkspaceBytes, "cuBLASLt workspace");
+}
+
+LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
+
+void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) {
+  const int64_t cols = source.cols, width = size_of(linear.operand);
+  linear.data = ops_.device_.allocate(source.rows * cols * width, linear.label.c_str());
+  if (linear.operand == DType::i8) linear.scales = ops_.device_.allocate(source.rows * 4, linear.label.c_str());
+  const int64_t step = std::max<int64_t>(1, kStageBytes / (cols * 4));
+  std::vector<float> decoded;
+  std::vector<std::byte> staged;
+  std::vector<float> scales(static_cast<size_t>(source.rows));
+  auto* target = static_cast<std::byte*>(linear.data.data());
+  int64_t row = 0;
+  for (const MatrixSource::Part& part : source.parts) {
+    if (linear.operand != DType::i8 && part.matrix.format == stored_as(linear.operand)) {  // bytes as they are
+      const View view = make_view(ops_.device_, target + row * cols * width, linear.operand, {part.rows, cols});
+      ops_.device_.upload(part.matrix.data.data() + part.first * cols * width, view);
+      row += part.rows;
+      continue;
+    }
+    for (int64_t done = 0; done < part.rows; done += step) {
+      const int64_t count = std::min(step, part.rows - done);
+      decoded.resize(static_cast<size_t>(count * cols));
+      staged.resize(static_cast<size_t>(count * cols * width));
+      const FormatRow& format = row_of(part.matrix.format);
+      ops_.context_.pool.parallel(count, [&](int64_t r) {
+        float* values = &decoded[r * cols];
+        format.decode_row(part.matrix, part.first + done + r, values);
+        std::byte* out = &staged[r * cols * width];
+        if (linear.operand == DType::f32) {
+          std::memcpy(out, values, static_cast<size_t>(cols) * 4);
+        } else if (linear.operand == DType::i8) {
+          uint32_t top = 0;
+          for (int64_t i = 0; i < cols; ++i) top = std::max(top, f32_bits(values[i]) & 0x7fffffffu);
+          const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
+          for (int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::byte>(int8_row_quantise(values[i], inverse));
+          scales[row + done + r] = int8_row_scale(absmax);
+        } else {
+          for (int64_t i = 0; i < cols; ++i) {
+            const uint16_t v = narrow(linear.operand, values[i]);
+            std::memcpy(out + 2 * i, &v, 2);
+          }
+        }
+      });
+      const View view = make_view(ops_.device_, target + (row + done) * cols * width, linear.operand, {count, cols});
+      ops_.device_.upload(staged.data(), view);
+    }
+    row += part.rows;
+  }
+  if (linear.operand == DType::i8) {
+    ops_.device_.upload(scales.data(), make_view(ops_.device_, linear.scales.data(), DType::f32, {source.rows}));
+  }
+}
+
+void LinearPlans::upload_bias(CudaLinear& linear, const std::vector<float>& bias) {
+  if (bias.empty()) return;
+  const int64_t n = static_cast<int64_t>(bias.size());
+  linear.bias_f32 = ops_.device_.allocate(n * 4, linear.label.c_str());
+  ops_.device_.upload(bias.data(), make_view(ops_.device_, linear.bias_f32.data(), DType::f32, {n}));
+  if (linear.operand != DType::bf16 && linear.operand != DType::f16) return;
+  if (!exact_in(linear.operand, bias)) return;
+  std::vector<uint16_t> values(bias.size());
+  for (size_t i = 0; i < bias.size(); ++i) values[i] = narrow(linear.operand, bias[i]);
+  linear.bias_epilogue = ops_.device_.allocate(n * 2, linear.label.c_str());
+  linear.epilogue_type = linear.operand;
+  ops_.device_.upload(values.data(), make_view(ops_.device_, linear.bias_epilogue.data(), linear.operand, {n}));
+}
+
+std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
+  auto linear = std::make_unique<CudaLinear>();
+  linear->label = std::move(spec.label);
+  linear->in = spec.weight.cols;
+  linear->out = spec.weight.rows;
+  linear->compute = spec.compute;
+  linear->operand = operand_type(spec.compute);
+  if (linear->operand == DType::i8 && (linear->in % 16 != 0 || linear->out % 16 != 0)) {
+    linear->refusals.push_back(strf("cublaslt_int8: %lld x %lld is not a multiple of 16 on both sides",
+                                    static_cast<long long>(linear->out), static_cast<long long>(linear->in)));
+    linear->operand = DType::f32;
+  }
+  linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
+  upload_weight(*linear, spec.weight);
+  upload_bias(*linear, spec.bias);
+  linear->bytes = linear->data.bytes() + linear->scales.bytes() + linear->bias_f32.bytes() + linear->bias_epilogue.bytes();
+  return linear;
+}
+
+// Row-major y = x W^T is column-major D[out, rows] = W^T[out, in] X[in, rows] with leading dimensions in, ldx, ldy.
+std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, int64_t rows, int64_t ldx, int64_t ldy,
+                                                    DType out, bool bias) {
+  const auto key = std::make_tuple(rows, ldx, ldy, static_cast<int>(out) * 2 + (bias ? 1 : 0));
+  const auto found = weight.plans.find(key);
+  if (found != weight.plans.end()) return found->second;
+  const BlasLt& blas = blas_lt();
+  auto plan = std::make_shared<CudaLinear::Plan>();
+  const bool integer = weight.operand == DType::i8;
+  check(blas.cublasLtMatmulDescCreate(&plan->operation, integer ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
+                                      integer ? CUDA_R_32I : CUDA_R_32F), "describing a matmul");
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
+        "describing a matmul");
+  if (bias) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    const void* pointer = out == DType::f32 ? weight.bias_f32.data() : weight.bias_epilogue.data();
+    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue),
+          "describing a matmul");
+    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof pointer),
+          "describing a matmul");
+    const cudaDataType_t type = blas_type(out);
+    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type),
+          "describing a matmul");
+  }
+  const cudaDataType_t operand = blas_type(weight.operand);
+  const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
+  check(blas.cublasLtMatrixLayoutCreate(&plan->a, operand, u(weight.in), u(weight.out), weight.in), "a matrix layout");
+  check(blas.cublasLtMatrixLayoutCreate(&plan->b, operand, u(weight.in), u(rows), ldx), "a matrix layout");
+  check(blas.cublasLtMatrixLayoutCreate(&plan->d, blas_type(out), u(weight.out), u(rows), ldy), "a matrix layout");
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(blas.cublasLtMatmulPreferenceCreate(&preference), "a matmul preference");
+  const size_t limit = static_cast<size_t>(kWorkspaceBytes);
+  cublasStatus_t status = blas.cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan->operation, plan->a, plan->b, plan->d, plan->d, preference,
+                                                 1, &best, &count);
+  }
+  blas.cublasLtMatmulPreferenceDestroy(preference);
+  if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
+  check(status, strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(),
+                     static_cast<long long>(rows)).c_str());
+  plan->algorithm = best.algo;
+  weight.plans.emplace(key, plan);
+  return plan;
+}
+
+void LinearPlans::matmul(const CudaLinear& weight, const void* x, int64_t ldx, int64_t rows, void* y, int64_t ldy,
+                         DType out, bool bias) {
+  const std::shared_ptr<CudaLinear::Plan> chosen = plan(weight, rows, ldx, ldy, out, bias);
+  const float one = 1, zero = 0;
+  const int32_t int_one = 1, int_zero = 0;
+  const bool integer = weight.operand == DType::i8;
+  const void* alpha = integer ? static_cast<const void*>(&int_one) : &one;
+  const void* beta = integer ? static_cast<const void*>(&int_zero) : &zero;
+  check(blas_lt().cublasLtMatmul(handle_, chosen->operation, alpha, weight.data.data(), chosen->a, x, chosen->b, beta, y,
+                                 chosen->d, y, chosen->d, &chosen->algorithm, workspace_.data(),
+                                 static_cast<size_t>(workspace_.bytes()), ops_.stream()), weight.label.c_str());
+}
+
+void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
+  H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
+  const int64_t rows = x.dim[0];
+  if (rows == 0) return;
+  if (weight.operand == DType::i8) {
+    // One allocation serves the quantised rows, their scales and the accumulators.
+    const int64_t q_bytes = (rows * weight.in + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
+    auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out * 4));
+    auto* q = reinterpret_cast<int8_t*>(base);
+    auto* scale = reinterpret_cast<float*>(base + q_bytes);
+    auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
+    quantise_rows(ops_.stream(), x, q, scale);
+    matmul(weight, q, weight.in, rows, acc, weight.out, DType::i32, false);
+    dequantise_rows(ops_.stream(), acc, scale, static_cast<const float*>(weight.scales.data()),
+                    static_cast<const float*>(weight.bias_f32.data()), y);
+    return;
+  }
+  const void* operand = x.data;
+  int64_t ldx = x.stride[0];
+  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
+  if (x.type != weight.operand || !aligned || rows == 1) {
+    operand = ops_.scratch(0, rows * weight.in * size_of(weight.operand));
+    cast_rows(ops_.stream(), x, const_cast<void*>(operand), weight.operand, weight.compute == Compute::f16);
+    ldx = weight.in;
+  }
+  const bool has_bias = weight.bias_f32.data() != nullptr;
+  const bool direct_bias = !has_bias || y.type == DType::f32 ||
+                           (weight.bias_epilogue.data() != nullptr && weight.epilogue_type == y.type);
+  // f32 operands give f32 only; narrow results of f32 operands and biases that do not fit go through f32.
+  const bool direct_type = y.type == weight.operand || y.type == DType::f32;
+  if (direct_bias && direct_type && rows > 1) {
+    matmul(weight, operand, ldx, rows, y.data, y.stride[0], y.type, has_bias);
+    return;
+  }
+  auto* acc = static_cast<float*>(ops_.scratch(1, rows * weight.out * 4));
+  matmul(weight, operand, ldx, rows, acc, weight.out, DType::f32, false);
+  add_bias_round(ops_.stream(), acc, static_cast<const float*>(weight.bias_f32.data()), y);
+}
+
+std::unique_ptr<Linear> CudaOps::make_linear(LinearSpec spec) { return plans_->make(std::move(spec)); }
+
+void CudaOps::linear(const Linear& weight, const View& x, const View& y) {
+  plans_->run(static_cast<const CudaLinear&>(weight), x, y);
+}
+
+}  // namespace h3::cuda
