@@ -65,7 +65,24 @@ if(kind STREQUAL "STATIC_LIBRARY")
   h3_use(h3_cpu h3_dep_onednn)
 endif()
 
-h3_layer(h3_backends src/backends LINK h3_ref h3_cpu)
+# No contraction: every rounding of ops.h is stated; kernels that want a fused multiply-add say so.
+if(H3_HAVE_CUDA)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/backends/cuda/*.cpp
+    ${CMAKE_SOURCE_DIR}/src/backends/cuda/kernels/*.cu)
+  add_library(h3_cuda STATIC ${sources})
+  set(arch_flags)
+  foreach(arch ${H3_CUDA_ARCHS})
+    list(APPEND arch_flags -gencode=arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  target_compile_options(h3_cuda PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:${arch_flags} -fmad=false --expt-relaxed-constexpr -Xcompiler=-Wall>)
+  target_include_directories(h3_cuda PRIVATE ${H3_CUDNN_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(h3_cuda PUBLIC h3_flags h3_ops CUDA::cudart_static ${CMAKE_DL_LIBS})
+  target_compile_definitions(h3_cuda PUBLIC H3_HAVE_CUDA=1)
+  set(H3_CUDA_LAYER h3_cuda)
+endif()
+
+h3_layer(h3_backends src/backends LINK h3_ref h3_cpu ${H3_CUDA_LAYER})
 h3_layer(h3_sampling src/sampling RECURSE LINK h3_ops)
 h3_layer(h3_model src/model RECURSE LINK h3_store h3_ops h3_sampling)
 h3_layer(h3_media src/media LINK h3_base)

@@ -73,7 +73,6 @@ __device__ void load_tile(T* tile, const T* base, int64_t row_stride, int64_t fi
   }
 }
 
-__device__ inline void wait_all_but_one() { asm volatile("cp.async.wait_group 1;"); }
 __device__ inline void wait_all() { asm volatile("cp.async.wait_group 0;"); }
 
 template <typename T, int kDim>

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "backends/cuda/kernels/common.cuh"
+#include "codec/scalar.h"
 
 namespace h3::cuda {
 namespace {
