@@ -3,51 +3,75 @@
 #include "backends/cpu/cpu_ops.h"
 #include "backends/ref/ref_ops.h"
 #include "base/error.h"
+#ifdef H3_HAVE_CUDA
+#include "backends/cuda/cuda_ops.h"
+#endif
 
 namespace h3 {
 namespace {
 
 struct BackendRow {
-  const char* name;
-  bool automatic;  // a candidate for "auto"
-  std::string (*detail)();
-  std::string (*refused)(Context& context);  // empty = usable
-  std::unique_ptr<Ops> (*make)(Context& context);
+  BackendInfo info;
+  bool automatic = true;  // a candidate for "auto"
+  std::unique_ptr<Ops> (*make)(Context& context, int index) = nullptr;
+  int index = 0;
 };
 
-std::string usable(Context&) { return {}; }
-std::string ref_detail() { return "plain loops with double accumulators: the oracle, slow"; }
+#ifdef H3_HAVE_CUDA
+void add_cuda(std::vector<BackendRow>& rows) {
+  for (const CudaCard& card : list_cuda_cards()) {
+    BackendRow row;
+    row.info.name = strf("cuda:%d", card.index);
+    if (!card.name.empty()) {
+      row.info.detail = strf("%s, compute capability %d.%d, %.1f GiB, %s", card.name.c_str(), card.major, card.minor,
+                             static_cast<double>(card.total_bytes) / (1 << 30), card.libraries.c_str());
+    }
+    row.info.refused = card.refused;
+    row.make = make_cuda_ops;
+    row.index = card.index;
+    rows.push_back(row);
+  }
+}
+#else
+void add_cuda(std::vector<BackendRow>& rows) {
+  BackendRow row;
+  row.info.name = "cuda:0";
+  row.info.refused = "this program was built without CUDA";
+  rows.push_back(row);
+}
+#endif
 
 // In order of preference: "auto" takes the first that is not refused.
-const BackendRow kBackends[] = {
-    {"cpu", true, cpu_isa_detail, usable, make_cpu_ops},
-    {"ref", true, ref_detail, usable, make_ref_ops},
-};
+std::vector<BackendRow> backend_rows() {
+  std::vector<BackendRow> rows;
+  add_cuda(rows);
+  rows.push_back({{"cpu", cpu_isa_detail(), ""}, true, [](Context& context, int) { return make_cpu_ops(context); }, 0});
+  rows.push_back({{"ref", "plain loops with double accumulators: the oracle, slow", ""}, false,
+                  [](Context& context, int) { return make_ref_ops(context); }, 0});
+  return rows;
+}
 
 }  // namespace
 
-std::vector<BackendInfo> list_backends(Context& context) {
+std::vector<BackendInfo> list_backends(Context&) {
   std::vector<BackendInfo> out;
-  for (const BackendRow& row : kBackends) out.push_back({row.name, row.detail(), row.refused(context)});
+  for (BackendRow& row : backend_rows()) out.push_back(row.info);
   return out;
 }
 
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
+  const std::string wanted = name == "cuda" ? "cuda:0" : name;
   std::string names = "auto";
-  std::string reasons;
-  for (const BackendRow& row : kBackends) {
-    names += strf(", %s", row.name);
-    if (name != row.name && !(name == "auto" && row.automatic)) continue;
-    const std::string refused = row.refused(context);
-    if (refused.empty()) return row.make(context);
-    if (name != "auto") {
-      fail(Code::device, "device '%s' cannot be used: %s. Run 'h3 devices' for what this machine has", row.name,
-           refused.c_str());
+  for (const BackendRow& row : backend_rows()) {
+    names += ", " + row.info.name;
+    if (wanted != row.info.name && !(wanted == "auto" && row.automatic)) continue;
+    if (row.info.refused.empty()) return row.make(context, row.index);
+    if (wanted != "auto") {
+      fail(Code::device, "device '%s' cannot be used: %s. Run 'h3 devices' for what this machine has",
+           row.info.name.c_str(), row.info.refused.c_str());
     }
-    reasons += strf("%s%s: %s", reasons.empty() ? "" : "; ", row.name, refused.c_str());
   }
-  if (name == "auto") fail(Code::device, "no device can be used (%s)", reasons.c_str());
-  fail(Code::usage, "unknown device '%s'; this build has %s", name.c_str(), names.c_str());
+  fail(Code::usage, "unknown device '%s'; this machine has %s", name.c_str(), names.c_str());
 }
 
 }  // namespace h3
