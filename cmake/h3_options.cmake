@@ -38,7 +38,7 @@ function(h3_resolve name)
   set(H3_HAVE_${name} ${H3_HAVE_${name}} PARENT_SCOPE)
 endfunction()
 
-h3_resolve(FFMPEG libavformat libavcodec libswscale libswresample libavutil)
+h3_resolve(FFMPEG libavformat>=59.27 libavcodec>=59.37 libswscale libswresample libavutil>=57.28)
 h3_resolve(UNICODE libutf8proc)
 
 # oneDNN has no pkg-config file in Debian.
