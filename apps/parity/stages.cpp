@@ -11,6 +11,7 @@ void run_scheduler(Suite& suite);
 void run_packing(Suite& suite);
 void run_dit(Suite& suite);
 void run_trajectory(Suite& suite);
+void run_image(Suite& suite);
 void run_video_vae(Suite& suite);
 
 namespace {
@@ -30,6 +31,7 @@ constexpr StageRow kStages[] = {
     {"packing", run_packing},
     {"dit", run_dit},
     {"trajectory", run_trajectory},
+    {"image", run_image},
     {"video_vae", run_video_vae},
 };
 

@@ -41,6 +41,9 @@ class ContainerSink final : public ClipSink {
     if (options.audio) open_audio(log);
     AVFormatContext* context = out_.get();
     if (!options.metadata.empty()) av_dict_set(&context->metadata, "comment", options.metadata.c_str(), 0);
+    // The pre-skip of Opus and the reordering of H.264 start below zero, which both containers can say; moving everything
+    // up instead would put sound and picture milliseconds apart.
+    context->avoid_negative_ts = 0;
     AVDictionary* settings = nullptr;
     // The index at the front, so that a browser can start before it has the whole file.
     if (kind == ClipKind::mp4) av_dict_set(&settings, "movflags", "+faststart", 0);
@@ -164,6 +167,13 @@ void ContainerSink::drain(AVCodecContext& codec, AVStream& stream, const LogCapt
     if (result == AVERROR(EAGAIN) || result == AVERROR_EOF) return;
     out_.check(result, "encoding", log);
     if (packet_->duration == 0 && &stream == video_stream_) packet_->duration = 1;
+#if LIBAVFORMAT_VERSION_MAJOR < 60
+    // This Matroska writer states the pre-skip but does not move the packets by it, so that readers would subtract it twice.
+    if (kind_ == ClipKind::webm && &codec == audio_.get()) {
+      packet_->pts += codec.initial_padding;
+      packet_->dts += codec.initial_padding;
+    }
+#endif
     av_packet_rescale_ts(packet_.get(), codec.time_base, stream.time_base);
     packet_->stream_index = stream.index;
     if (&stream == video_stream_) {

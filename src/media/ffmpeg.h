@@ -107,12 +107,12 @@ class OutputFile {
   AVFormatContext* context_ = nullptr;
 };
 
-// Decoded frames of any pixel format to 8-bit RGB, alpha onto black. RGB, grey and palette formats of the target size are
-// unpacked exactly; depths above 8 then lose their low bits, as in Pillow. The rest goes through swscale with the frame's
-// own matrix and range.
+// Decoded frames of any pixel format to 8-bit RGB, alpha onto black, with the frame's own matrix and range. RGB, grey and
+// palette formats of the target size are unpacked exactly; depths above 8 then lose their low bits, as in Pillow. Planar
+// 8-bit Y'CbCr goes through yuv.h, everything else through swscale.
 class RgbConverter {
  public:
-  bool centred_chroma = false;  // JPEG; otherwise chroma sits on the left column unless the frame says so
+  enum class Kind : uint8_t { video, jpeg, webp } kind = Kind::video;  // where untagged chroma sits
   bool deep = false, transparent = false;  // seen so far: more than 8 bits, alpha below 1
 
   void convert(const AVFrame& frame, int width, int height, uint8_t* rgb, const std::string& path);
@@ -120,6 +120,7 @@ class RgbConverter {
  private:
   void unpack(const AVFrame& frame, const AVPixFmtDescriptor& format, uint8_t* rgb);
   void unpack_palette(const AVFrame& frame, uint8_t* rgb);
+  bool convert_planar(const AVFrame& frame, const AVPixFmtDescriptor& format, uint8_t* rgb);
   void scale(const AVFrame& frame, const AVPixFmtDescriptor& format, int width, int height, uint8_t* rgb,
              const std::string& path);
   void blend(const uint8_t* rgba, int64_t count, uint8_t* rgb);

@@ -18,8 +18,10 @@ AvFrame decode_picture(std::span<const uint8_t> bytes, const ImageHeader& header
   const AvCodec context = new_codec(codec);
   context->thread_count = 1;
   context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;
-  context->idct_algo = FF_IDCT_INT;  // the transform of the IJG library, which the reference decodes with
-  context->max_pixels = header.width * header.height;
+  // None of FFmpeg's transforms is that of the IJG library, which the reference decodes with; the float one comes nearest:
+  // 1.6 % of the samples of a grey test picture differ from djpeg's by 1, against 2.2 % with the default.
+  context->idct_algo = FF_IDCT_FAAN;
+  context->max_pixels = (header.width + 128) * (header.height + 128);  // decoders count whole blocks
   const AvPacket packet = new_packet();
   packet->data = const_cast<uint8_t*>(bytes.data());
   packet->size = static_cast<int>(bytes.size());
@@ -44,7 +46,8 @@ Image decode_image(std::span<const uint8_t> bytes, const ImageHeader& header, co
   Image image{.width = frame->width, .height = frame->height, .rgb = {}, .warnings = {}};
   image.rgb.resize(static_cast<size_t>(image.width) * image.height * 3);
   RgbConverter converter;
-  converter.centred_chroma = header.kind == ImageKind::jpeg;
+  using Kind = RgbConverter::Kind;
+  converter.kind = header.kind == ImageKind::jpeg ? Kind::jpeg : header.kind == ImageKind::webp ? Kind::webp : Kind::video;
   converter.convert(*frame, image.width, image.height, image.rgb.data(), path);
   if (converter.deep) image.warnings.push_back(path + ": 16-bit samples reduced to 8");
   if (converter.transparent) image.warnings.push_back(path + ": alpha composited on black");

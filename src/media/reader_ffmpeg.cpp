@@ -321,6 +321,13 @@ Sound read_container_sound(const std::string& path, double max_seconds) {
     if (first && max_seconds > 0) limit = std::max<int64_t>(1, static_cast<int64_t>(max_seconds * collector.rate()));
     if (limit > 0 && collector.count() + shift >= limit) break;
   }
+  // mp4 states the length to the sample; the last AAC frame is longer.
+  const bool exact = std::string(file.get()->iformat->name).find("mp4") != std::string::npos;
+  if (exact && stream->duration > 0 && collector.rate() > 0) {
+    const int64_t declared = shift + av_rescale_q(stream->duration, stream->time_base, AVRational{1, collector.rate()});
+    const int64_t excess = collector.count() + shift - declared;
+    if (excess > 0 && excess < 4096 && (limit == 0 || declared < limit)) limit = declared;
+  }
   return collector.finish(shift, limit);
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "media/codecs.h"
 #include "media/files.h"
+#include "media/yuv.h"
 
 namespace h3 {
 namespace {
@@ -60,11 +61,6 @@ class Y4mSink final : public ClipSink {
   std::vector<uint8_t> frame_;
 };
 
-// How Y'CbCr samples become R'G'B'.
-struct Colour {
-  bool full = false, bt709 = true, centred = false;
-};
-
 class Y4mReader final : public ClipReader {
  public:
   Y4mReader(const std::string& path, std::FILE* file) : path_(path), file_(file) {}
@@ -83,7 +79,7 @@ class Y4mReader final : public ClipReader {
       if (token[0] == 'H') height = std::strtol(value.c_str(), nullptr, 10);
       if (token[0] == 'F' && std::sscanf(value.c_str(), "%9ld:%9ld", &rate, &base) != 2) return false;
       if (token[0] == 'C' && value != "420" && value != "420jpeg" && value != "420mpeg2" && value != "420paldv") return false;
-      if (token[0] == 'C') colour_.centred = value == "420jpeg";
+      if (token[0] == 'C') colour_.centred_x = value == "420jpeg";
       if (std::strcmp(token, "XCOLORRANGE=FULL") == 0) colour_.full = true;
       if (std::strcmp(token, kMatrixTag) == 0) has_matrix = true;
     }
@@ -91,13 +87,18 @@ class Y4mReader final : public ClipReader {
       fail(Code::data, "%s is damaged: its header says %ldx%ld pixels", path_.c_str(), width, height);
     }
     if (rate < 1 || base < 1) fail(Code::data, "%s is damaged: its frame rate is %ld:%ld", path_.c_str(), rate, base);
-    colour_.bt709 = has_matrix || height >= 720;
+    if (!has_matrix && height < 720) colour_.kr = 0.299, colour_.kb = 0.114;
     info_.width = static_cast<int>(width);
     info_.height = static_cast<int>(height);
     info_.fps = static_cast<double>(rate) / static_cast<double>(base);
-    chroma_width_ = (info_.width + 1) / 2;
-    chroma_height_ = (info_.height + 1) / 2;
-    raw_.resize(static_cast<size_t>(info_.width) * info_.height + 2 * static_cast<size_t>(chroma_width_) * chroma_height_);
+    picture_ = {.width = info_.width, .height = info_.height, .shift_x = 1, .shift_y = 1};
+    const size_t pixels = static_cast<size_t>(width) * static_cast<size_t>(height);
+    const size_t chroma = static_cast<size_t>(picture_.chroma_width()) * picture_.chroma_height();
+    raw_.resize(pixels + 2 * chroma);
+    for (int p = 0; p < 3; ++p) {
+      picture_.plane[p] = raw_.data() + (p == 0 ? 0 : pixels + (p - 1) * chroma);
+      picture_.stride[p] = p == 0 ? info_.width : picture_.chroma_width();
+    }
     return true;
   }
 
@@ -117,45 +118,19 @@ class Y4mReader final : public ClipReader {
     frame.height = info_.height;
     frame.warnings.clear();
     frame.rgb.resize(static_cast<size_t>(info_.width) * info_.height * 3);
-    for (int y = 0; y < info_.height; ++y) convert_row(y, frame.rgb.data() + static_cast<size_t>(y) * info_.width * 3);
+    yuv_to_rgb(picture_, colour_, frame.rgb.data());
     time = static_cast<double>(frames_++) / info_.fps;
     return true;
   }
 
  private:
-  // Linear interpolation between the two nearest chroma rows and columns.
-  void convert_row(int y, uint8_t* rgb) const {
-    const float kr = colour_.bt709 ? 0.2126f : 0.299f, kb = colour_.bt709 ? 0.0722f : 0.114f, kg = 1 - kr - kb;
-    const float luma_scale = colour_.full ? 1 : 255.0f / 219, chroma_scale = colour_.full ? 1 : 255.0f / 224;
-    const float black = colour_.full ? 0 : 16;
-    const int y0 = y / 2, y1 = std::clamp(y % 2 != 0 ? y0 + 1 : y0 - 1, 0, chroma_height_ - 1);
-    const uint8_t* luma = raw_.data() + static_cast<size_t>(y) * info_.width;
-    const uint8_t* cb = raw_.data() + static_cast<size_t>(info_.width) * info_.height;
-    const uint8_t* cr = cb + static_cast<size_t>(chroma_width_) * chroma_height_;
-    for (int x = 0; x < info_.width; ++x) {
-      const int x0 = x / 2, other = x % 2 != 0 ? x0 + 1 : x0 - 1;
-      const int x1 = std::clamp(other, 0, chroma_width_ - 1);
-      const float near = colour_.centred ? 0.75f : (x % 2 != 0 ? 0.5f : 1.0f);
-      const auto chroma = [&](const uint8_t* plane) {
-        const uint8_t* a = plane + static_cast<size_t>(y0) * chroma_width_;
-        const uint8_t* b = plane + static_cast<size_t>(y1) * chroma_width_;
-        const float row0 = a[x0] * near + a[x1] * (1 - near), row1 = b[x0] * near + b[x1] * (1 - near);
-        return (row0 * 0.75f + row1 * 0.25f - 128) * chroma_scale;
-      };
-      const float l = (luma[x] - black) * luma_scale, u = chroma(cb), v = chroma(cr);
-      const float r = l + 2 * (1 - kr) * v, b = l + 2 * (1 - kb) * u, g = (l - kr * r - kb * b) / kg;
-      const float out[3] = {r, g, b};
-      for (int c = 0; c < 3; ++c) rgb[3 * x + c] = static_cast<uint8_t>(std::lrint(std::clamp(out[c], 0.0f, 255.0f)));
-    }
-  }
-
   std::string path_;
   std::FILE* file_;
   ClipInfo info_;
-  Colour colour_;
+  YuvColour colour_;
+  YuvPicture picture_;  // of raw_
   std::vector<std::string> warnings_;
   std::vector<uint8_t> raw_;
-  int chroma_width_ = 0, chroma_height_ = 0;
   int64_t frames_ = 0;
 };
 
