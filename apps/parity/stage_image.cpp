@@ -55,7 +55,8 @@ void run_tensors(Suite& suite, const GoldenFile& file) {
       }
       const Image image = made(resize.kind, resize.width, resize.height, resize.seed);
       check_pixels(suite, name,
-                   fit_to_canvas(image, resize.to_width, resize.to_height, fit == "cover" ? Fit::cover : Fit::stretch), file);
+                   fit_to_canvas(image, resize.to_width, resize.to_height, fit == "cover" ? Fit::cover : Fit::stretch),
+                   file);
     } else if (family == "reference_image") {
       if (!parse(name.substr(dot + 1), resize)) {
         suite.fail(name, "not a known form of case");
@@ -71,13 +72,14 @@ void run_tensors(Suite& suite, const GoldenFile& file) {
 void run_large(Suite& suite, const std::string& key, const Json& table) {
   char kind[16] = {};
   int seed = 0;
-  if (std::sscanf(key.c_str(), "large_keyframes_%15[a-z]_seed%d", kind, &seed) != 2) return suite.fail(key, "unknown form");
+  if (std::sscanf(key.c_str(), "large_keyframes_%15[a-z]_seed%d", kind, &seed) != 2)
+    return suite.fail(key, "unknown form");
   for (const Json& row : table.at("rows").items()) {
     const int w = static_cast<int>(row.at(size_t{0}).as_int()), h = static_cast<int>(row.at(size_t{1}).as_int());
     const int to_h = static_cast<int>(row.at(size_t{2}).as_int()), to_w = static_cast<int>(row.at(size_t{3}).as_int());
     const Image image = made(kind, w, h, seed);
-    const std::string name = "large." + std::to_string(w) + "x" + std::to_string(h) + "_to_" + std::to_string(to_w) + "x" +
-                             std::to_string(to_h);
+    const std::string name = "large." + std::to_string(w) + "x" + std::to_string(h) + "_to_" + std::to_string(to_w) +
+                             "x" + std::to_string(to_h);
     check_hash(suite, name + ".stretch", fit_to_canvas(image, to_w, to_h, Fit::stretch), row.at(4));
     check_hash(suite, name + ".cover", fit_to_canvas(image, to_w, to_h, Fit::cover), row.at(5));
   }
@@ -97,7 +99,8 @@ void run_image(Suite& suite) {
     if (member.first.rfind("canvas_from_keyframe_", 0) != 0) continue;
     for (const Json& row : member.second.items()) {
       const int w = static_cast<int>(row.at(size_t{0}).as_int()), h = static_cast<int>(row.at(size_t{1}).as_int());
-      const int to_h = static_cast<int>(row.at(size_t{2}).as_int()), to_w = static_cast<int>(row.at(size_t{3}).as_int());
+      const int to_h = static_cast<int>(row.at(size_t{2}).as_int()),
+                to_w = static_cast<int>(row.at(size_t{3}).as_int());
       // These pictures are smooth_image(w, h, 0).
       check_hash(suite, "canvas." + std::to_string(w) + "x" + std::to_string(h),
                  fit_to_canvas(made("smooth", w, h, 0), to_w, to_h, Fit::stretch), row.at(4));

@@ -191,10 +191,14 @@ ClipData read_clip(const std::string& path, const ClipLimits& limits) {
 }
 
 #if !H3_HAVE_FFMPEG
-std::unique_ptr<ClipSink> open_container_sink(ClipKind, const std::string& path, const ClipOptions&) { kind_of(path); return nullptr; }
+std::unique_ptr<ClipSink> open_container_sink(ClipKind, const std::string& path, const ClipOptions&) {
+  kind_of(path);
+  return nullptr;
+}
 
 std::unique_ptr<ClipReader> open_container_reader(const std::string& path) {
-  fail(Code::data, "cannot read %s: this build has no FFmpeg and reads Y4M, WAV and folders of PPM frames", path.c_str());
+  fail(Code::data, "cannot read %s: this build has no FFmpeg and reads Y4M, WAV and folders of PPM frames",
+       path.c_str());
 }
 
 Sound read_container_sound(const std::string& path, double max_seconds) { return read_wav(path, max_seconds); }

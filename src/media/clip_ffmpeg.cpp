@@ -41,8 +41,8 @@ class ContainerSink final : public ClipSink {
     if (options.audio) open_audio(log);
     AVFormatContext* context = out_.get();
     if (!options.metadata.empty()) av_dict_set(&context->metadata, "comment", options.metadata.c_str(), 0);
-    // The pre-skip of Opus and the reordering of H.264 start below zero, which both containers can say; moving everything
-    // up instead would put sound and picture milliseconds apart.
+    // The pre-skip of Opus and the reordering of H.264 start below zero, which both containers can say; moving
+    // everything up instead would put sound and picture milliseconds apart.
     context->avoid_negative_ts = 0;
     AVDictionary* settings = nullptr;
     // The index at the front, so that a browser can start before it has the whole file.
@@ -86,8 +86,8 @@ class ContainerSink final : public ClipSink {
 const AVCodec* ContainerSink::find_encoder(const char* name) {
   const AVCodec* codec = avcodec_find_encoder_by_name(name);
   if (codec != nullptr) return codec;
-  fail(Code::io, "cannot write %s: this FFmpeg has no %s encoder; choose another of %s", out_.file().path().c_str(), name,
-       clip_extensions().c_str());
+  fail(Code::io, "cannot write %s: this FFmpeg has no %s encoder; choose another of %s", out_.file().path().c_str(),
+       name, clip_extensions().c_str());
 }
 
 AVStream* ContainerSink::add_stream(AVCodecContext& codec, const LogCapture& log) {
@@ -168,7 +168,8 @@ void ContainerSink::drain(AVCodecContext& codec, AVStream& stream, const LogCapt
     out_.check(result, "encoding", log);
     if (packet_->duration == 0 && &stream == video_stream_) packet_->duration = 1;
 #if LIBAVFORMAT_VERSION_MAJOR < 60
-    // This Matroska writer states the pre-skip but does not move the packets by it, so that readers would subtract it twice.
+    // This Matroska writer states the pre-skip but does not move the packets by it, so that readers would subtract it
+    // twice.
     if (kind_ == ClipKind::webm && &codec == audio_.get()) {
       packet_->pts += codec.initial_padding;
       packet_->dts += codec.initial_padding;
@@ -187,8 +188,8 @@ void ContainerSink::drain(AVCodecContext& codec, AVStream& stream, const LogCapt
 
 // Writes packet_ after the sound that is due by then. FFmpeg's own interleaving would hold packets back.
 void ContainerSink::write_video(const LogCapture& log) {
-  while (!sound_.empty() && av_compare_ts(sound_.front()->dts, audio_stream_->time_base, packet_->dts,
-                                          video_stream_->time_base) <= 0) {
+  while (!sound_.empty() &&
+         av_compare_ts(sound_.front()->dts, audio_stream_->time_base, packet_->dts, video_stream_->time_base) <= 0) {
     out_.check(av_write_frame(out_.get(), sound_.front().get()), "writing sound", log);
     sound_.pop_front();
   }
@@ -263,7 +264,8 @@ void ContainerSink::set_audio(const float* given, int64_t count) {
                                 reinterpret_cast<const uint8_t*>(samples.data() + count)};
     encode_sound(planes, count, log);
   } else if (recipe_.samples == AV_SAMPLE_FMT_FLT) {
-    const std::vector<float> out = resample_interleaved(samples.data(), count, options_.sample_rate, audio_->sample_rate);
+    const std::vector<float> out =
+        resample_interleaved(samples.data(), count, options_.sample_rate, audio_->sample_rate);
     const uint8_t* planes[1] = {reinterpret_cast<const uint8_t*>(out.data())};
     encode_sound(planes, static_cast<int64_t>(out.size() / 2), log);
   } else {

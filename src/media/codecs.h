@@ -20,7 +20,8 @@ Image decode_image(std::span<const uint8_t> bytes, const ImageHeader& header, co
 std::vector<uint8_t> encode_png(const Image& image);
 
 // ---- clips ----------------------------------------------------------------------------------------------------------
-// One output of a clip being written. Frames and sound go in; close() completes the staged files; commit() renames them.
+// One output of a clip being written. Frames and sound go in; close() completes the staged files; commit() renames
+// them.
 class ClipSink {
  public:
   virtual ~ClipSink() = default;

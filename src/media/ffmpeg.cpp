@@ -21,7 +21,8 @@ thread_local LogCapture* current_capture = nullptr;
 // Containers a user may name. Anything that refers to other files or devices (playlists, concat scripts, image
 // sequences, capture devices) is left out.
 constexpr const char* kContainers =
-    "mov,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,asf,mxf,ogg,gif,apng,yuv4mpegpipe,wav,w64,aiff,au,caf,flac,mp3,aac,"
+    "mov,matroska,webm,avi,flv,mpegts,mpeg,mpegvideo,asf,mxf,ogg,gif,apng,yuv4mpegpipe,wav,w64,aiff,au,caf,flac,mp3,"
+    "aac,"
     "ac3,eac3,amr,ape,wv,tta,ivf,h264,hevc,av1,obu,dv,nut,rm";
 
 AVIOContext* new_io(void* self, bool writes, int (*read)(void*, uint8_t*, int), int (*write)(void*, uint8_t*, int),

@@ -107,13 +107,13 @@ class OutputFile {
   AVFormatContext* context_ = nullptr;
 };
 
-// Decoded frames of any pixel format to 8-bit RGB, alpha onto black, with the frame's own matrix and range. RGB, grey and
-// palette formats of the target size are unpacked exactly; depths above 8 then lose their low bits, as in Pillow. Planar
-// 8-bit Y'CbCr goes through yuv.h, everything else through swscale.
+// Decoded frames of any pixel format to 8-bit RGB, alpha onto black, with the frame's own matrix and range. RGB, grey
+// and palette formats of the target size are unpacked exactly; depths above 8 then lose their low bits, as in Pillow.
+// Planar 8-bit Y'CbCr goes through yuv.h, everything else through swscale.
 class RgbConverter {
  public:
   enum class Kind : uint8_t { video, jpeg, webp } kind = Kind::video;  // where untagged chroma sits
-  bool deep = false, transparent = false;  // seen so far: more than 8 bits, alpha below 1
+  bool deep = false, transparent = false;                              // seen so far: more than 8 bits, alpha below 1
 
   void convert(const AVFrame& frame, int width, int height, uint8_t* rgb, const std::string& path);
 

@@ -129,9 +129,11 @@ void StagedFile::commit() {
   check();
 }
 
-StagedFolder::StagedFolder(std::string path) : path_(without_slash(std::move(path))), temporary_(temporary_name(path_)) {
+StagedFolder::StagedFolder(std::string path)
+    : path_(without_slash(std::move(path))), temporary_(temporary_name(path_)) {
   check(path_);
-  if (::mkdir(temporary_.c_str(), 0777) != 0) fail(Code::io, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+  if (::mkdir(temporary_.c_str(), 0777) != 0)
+    fail(Code::io, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
 }
 
 StagedFolder::~StagedFolder() {
@@ -143,12 +145,14 @@ void StagedFolder::check(const std::string& given) {
   const std::string path = without_slash(given);
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return check_writable(path);
-  if (!fs::is_directory(path, ignored)) fail(Code::io, "cannot write the folder %s: a file has that name", path.c_str());
+  if (!fs::is_directory(path, ignored))
+    fail(Code::io, "cannot write the folder %s: a file has that name", path.c_str());
   if (::access(path.c_str(), W_OK | X_OK) != 0 || ::access(parent_of(path).c_str(), W_OK | X_OK) != 0) {
     fail(Code::io, "cannot write the folder %s: it is not writable", path.c_str());
   }
   if (fs::is_empty(path, ignored) || fs::exists(fs::path(path) / kFolderMark, ignored)) return;
-  fail(Code::usage, "the folder %s is not empty and holds no clip written here; choose an empty or new folder", path.c_str());
+  fail(Code::usage, "the folder %s is not empty and holds no clip written here; choose an empty or new folder",
+       path.c_str());
 }
 
 void StagedFolder::write(const std::string& name, const void* data, size_t size) {

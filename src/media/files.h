@@ -25,12 +25,12 @@ class StagedFile {
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
 
-  bool put(const void* data, size_t size) noexcept;                  // at the position, which advances
+  bool put(const void* data, size_t size) noexcept;                     // at the position, which advances
   int64_t get(void* data, size_t size, int64_t offset) const noexcept;  // bytes read, -1 on an error
   void seek(int64_t position) noexcept { position_ = position; }
   int64_t position() const { return position_; }
   int64_t size() const { return size_; }
-  int error() const { return error_; }                               // errno of the first failed put, else 0
+  int error() const { return error_; }  // errno of the first failed put, else 0
   const std::string& path() const { return path_; }
 
   void write(const void* data, size_t size);  // put, or Error(io)

@@ -46,7 +46,8 @@ class FolderReader final : public ClipReader {
     for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
       if (is_frame_name(entry.path().filename().string())) names_.push_back(entry.path().string());
     }
-    if (names_.empty()) fail(Code::data, "the folder %s holds no frame_0000.png or .ppm; it is not a clip", path.c_str());
+    if (names_.empty())
+      fail(Code::data, "the folder %s holds no frame_0000.png or .ppm; it is not a clip", path.c_str());
     // Longer numbers follow shorter ones.
     std::sort(names_.begin(), names_.end(), [](const std::string& a, const std::string& b) {
       return a.size() != b.size() ? a.size() < b.size() : a < b;
@@ -60,8 +61,8 @@ class FolderReader final : public ClipReader {
     if (next_ == names_.size()) return false;
     frame = read_image(names_[next_]);
     if (frame.width != info_.width || frame.height != info_.height) {
-      fail(Code::data, "%s is %dx%d but the frames before it are %dx%d", names_[next_].c_str(), frame.width, frame.height,
-           info_.width, info_.height);
+      fail(Code::data, "%s is %dx%d but the frames before it are %dx%d", names_[next_].c_str(), frame.width,
+           frame.height, info_.width, info_.height);
     }
     time = static_cast<double>(next_++) / kFolderFps;
     return true;

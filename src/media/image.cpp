@@ -14,7 +14,8 @@ constexpr int64_t kMaxImageBytes = int64_t{1} << 29;
 // Pillow's rule for maxima other than 255: round(255 v / max).
 Image read_ppm(std::span<const uint8_t> bytes, const std::string& path) {
   const PnmHeader header = parse_pnm(bytes, path);
-  Image image{.width = static_cast<int>(header.width), .height = static_cast<int>(header.height), .rgb = {}, .warnings = {}};
+  Image image{
+      .width = static_cast<int>(header.width), .height = static_cast<int>(header.height), .rgb = {}, .warnings = {}};
   image.rgb.resize(static_cast<size_t>(image.width) * image.height * 3);
   const uint8_t* next = bytes.data() + header.data;
   const size_t pixels = image.rgb.size() / 3;

@@ -14,12 +14,13 @@ AvFrame decode_picture(std::span<const uint8_t> bytes, const ImageHeader& header
                                                         : AV_CODEC_ID_WEBP;
   const LogCapture log;
   const AVCodec* codec = avcodec_find_decoder(id);
-  if (codec == nullptr) fail(Code::data, "cannot read %s: this FFmpeg has no %s decoder", path.c_str(), avcodec_get_name(id));
+  if (codec == nullptr)
+    fail(Code::data, "cannot read %s: this FFmpeg has no %s decoder", path.c_str(), avcodec_get_name(id));
   const AvCodec context = new_codec(codec);
   context->thread_count = 1;
   context->err_recognition = AV_EF_CRCCHECK | AV_EF_BITSTREAM | AV_EF_BUFFER | AV_EF_EXPLODE;
-  // None of FFmpeg's transforms is that of the IJG library, which the reference decodes with; the float one comes nearest:
-  // 1.6 % of the samples of a grey test picture differ from djpeg's by 1, against 2.2 % with the default.
+  // None of FFmpeg's transforms is that of the IJG library, which the reference decodes with; the float one comes
+  // nearest: 1.6 % of the samples of a grey test picture differ from djpeg's by 1, against 2.2 % with the default.
   context->idct_algo = FF_IDCT_FAAN;
   context->max_pixels = (header.width + 128) * (header.height + 128);  // decoders count whole blocks
   const AvPacket packet = new_packet();
@@ -47,7 +48,9 @@ Image decode_image(std::span<const uint8_t> bytes, const ImageHeader& header, co
   image.rgb.resize(static_cast<size_t>(image.width) * image.height * 3);
   RgbConverter converter;
   using Kind = RgbConverter::Kind;
-  converter.kind = header.kind == ImageKind::jpeg ? Kind::jpeg : header.kind == ImageKind::webp ? Kind::webp : Kind::video;
+  converter.kind = header.kind == ImageKind::jpeg   ? Kind::jpeg
+                   : header.kind == ImageKind::webp ? Kind::webp
+                                                    : Kind::video;
   converter.convert(*frame, image.width, image.height, image.rgb.data(), path);
   if (converter.deep) image.warnings.push_back(path + ": 16-bit samples reduced to 8");
   if (converter.transparent) image.warnings.push_back(path + ": alpha composited on black");
@@ -75,7 +78,8 @@ std::vector<uint8_t> encode_png(const Image& image) {
   int result = avcodec_open2(context.get(), codec, nullptr);
   if (result >= 0) result = av_frame_get_buffer(frame.get(), 0);
   if (result >= 0) {
-    av_image_copy_plane(frame->data[0], frame->linesize[0], image.rgb.data(), image.width * 3, image.width * 3, image.height);
+    av_image_copy_plane(frame->data[0], frame->linesize[0], image.rgb.data(), image.width * 3, image.width * 3,
+                        image.height);
     result = avcodec_send_frame(context.get(), frame.get());
   }
   if (result >= 0) result = avcodec_receive_packet(context.get(), packet.get());

@@ -200,7 +200,8 @@ PnmHeader parse_pnm(std::span<const uint8_t> b, const std::string& path) {
     }
     int64_t value = 0;
     const size_t start = at;
-    for (; at < b.size() && b[at] >= '0' && b[at] <= '9' && value < (int64_t{1} << 40); ++at) value = value * 10 + b[at] - '0';
+    for (; at < b.size() && b[at] >= '0' && b[at] <= '9' && value < (int64_t{1} << 40); ++at)
+      value = value * 10 + b[at] - '0';
     if (at >= b.size()) truncated(path, "the PPM header is not complete");
     if (at == start) damaged(path, strf("the %s in the PPM header is not a number", what));
     return value;
@@ -234,14 +235,16 @@ ImageHeader probe_image(std::span<const uint8_t> b, const std::string& path) {
   }
   if (header.width < 1 || header.height < 1) damaged(path, "its size is zero");
   if (header.width > kMaxSide || header.height > kMaxSide || header.width * header.height > kMaxPixels) {
-    fail(Code::data, "%s is %lldx%lld pixels; at most %lld per side and %lld million in all are allowed, so scale it down",
+    fail(Code::data,
+         "%s is %lldx%lld pixels; at most %lld per side and %lld million in all are allowed, so scale it down",
          path.c_str(), static_cast<long long>(header.width), static_cast<long long>(header.height),
          static_cast<long long>(kMaxSide), static_cast<long long>(kMaxPixels / 1000000));
   }
   if (header.kind == ImageKind::ppm) {
     const PnmHeader pnm = parse_pnm(b, path);
     const size_t need = static_cast<size_t>(pnm.width * pnm.height * pnm.channels * (pnm.max > 255 ? 2 : 1));
-    if (pnm.data > b.size() || b.size() - pnm.data < need) truncated(path, "the PPM has fewer samples than its size says");
+    if (pnm.data > b.size() || b.size() - pnm.data < need)
+      truncated(path, "the PPM has fewer samples than its size says");
   }
   return header;
 }

@@ -1,6 +1,6 @@
 // Pictures, sound and clips in and out of files. FFmpeg's libraries when built with them; PPM, PNG (out), WAV and Y4M
-// always. Every file is written aside and renamed when it is complete. Errors name the file; FFmpeg's own messages become
-// part of them and are never printed (its process-wide log callback is replaced on first use).
+// always. Every file is written aside and renamed when it is complete. Errors name the file; FFmpeg's own messages
+// become part of them and are never printed (its process-wide log callback is replaced on first use).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ void write_png(const std::string& path, const Image& image);  // PPM when the na
 // Pillow's LANCZOS for 8-bit RGB, to the byte (vae.md 8.3).
 Image resize_lanczos(const Image& image, int width, int height);
 
-// stretch: aspect ignored. cover: scaled to fill, centre-cropped (vae.md 8.1). contain: scaled to fit, centred on black.
+// stretch: aspect ignored. cover: scaled to fill, centre-cropped (vae.md 8.1). contain: scaled to fit, centred on
+// black.
 enum class Fit : uint8_t { stretch, cover, contain };
 Image fit_to_canvas(const Image& image, int width, int height, Fit fit);
 
@@ -37,10 +38,10 @@ struct ClipOptions {
   int width = 0, height = 0, fps = 24;
   bool audio = true;
   int sample_rate = 32000;
-  int quality = 18;         // x264 CRF (0 lossless .. 51); mapped for the other codecs
-  std::string metadata;     // JSON embedded in the container's comment (a .json beside Y4M and picture sequences)
-  std::string wav_path;     // also write the sound here when not empty
-  std::string frames_dir;   // also write numbered PNG frames here when not empty
+  int quality = 18;        // x264 CRF (0 lossless .. 51); mapped for the other codecs
+  std::string metadata;    // JSON embedded in the container's comment (a .json beside Y4M and picture sequences)
+  std::string wav_path;    // also write the sound here when not empty
+  std::string frames_dir;  // also write numbered PNG frames here when not empty
 };
 
 // Writes a clip while it is being made. The container follows the path: .mp4 (H.264 + AAC), .webm (VP9 + Opus), .avi
@@ -57,8 +58,8 @@ class ClipWriter {
   virtual std::vector<std::string> finish() = 0;                     // files written, the clip first
 };
 std::unique_ptr<ClipWriter> open_clip(const std::string& path, const ClipOptions& options);
-// Early refusals, before any work: Error(usage) for an unknown extension or one this build cannot write, Error(io) for a
-// missing or read-only folder. open_clip checks the same.
+// Early refusals, before any work: Error(usage) for an unknown extension or one this build cannot write, Error(io) for
+// a missing or read-only folder. open_clip checks the same.
 void check_clip_path(const std::string& path);
 std::string clip_extensions();  // ".mp4, .webm, .avi, .y4m, .wav or folder/", what this build writes
 
@@ -81,7 +82,8 @@ class ClipReader {
  public:
   virtual ~ClipReader() = default;
   virtual const ClipInfo& info() const = 0;
-  // The next frame and its time in seconds from the first one (variable frame rates keep their times). False at the end.
+  // The next frame and its time in seconds from the first one (variable frame rates keep their times). False at the
+  // end.
   virtual bool next(Image& frame, double& time) = 0;
   virtual const std::vector<std::string>& warnings() const = 0;
 };
@@ -97,7 +99,7 @@ struct Sound {
 Sound read_sound(const std::string& path, double max_seconds = 0);  // 0 = all
 
 struct ClipLimits {
-  double max_seconds = 0;              // read no further; 0 = all
+  double max_seconds = 0;                // read no further; 0 = all
   int64_t max_bytes = int64_t{8} << 30;  // of decoded pixels; more is Error(memory)
 };
 struct ClipData {
@@ -106,7 +108,7 @@ struct ClipData {
   std::vector<std::vector<uint8_t>> frames;  // RGB, all [height, width, 3]
   std::vector<double> times;                 // seconds, one per frame, from 0
   int sample_rate = 0, channels = 0;
-  std::vector<float> samples;                // [channels, n]
+  std::vector<float> samples;  // [channels, n]
   std::vector<std::string> warnings;
 };
 ClipData read_clip(const std::string& path, const ClipLimits& limits = {});

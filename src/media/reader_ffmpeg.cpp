@@ -95,10 +95,11 @@ class Decoder {
     }
     if (result < 0) damaged(result, log);
     const bool ours = packet_->stream_index == stream_->index;
-    if (ours && packet_->dts != AV_NOPTS_VALUE) seconds_ = static_cast<double>(packet_->dts) * av_q2d(stream_->time_base);
+    if (ours && packet_->dts != AV_NOPTS_VALUE)
+      seconds_ = static_cast<double>(packet_->dts) * av_q2d(stream_->time_base);
     // Transport streams flag what merely follows a gap; elsewhere the flag means that bytes are missing.
-    const bool cut = ours && (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0 &&
-                     std::string(file_.get()->iformat->name) != "mpegts";
+    const bool cut =
+        ours && (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0 && std::string(file_.get()->iformat->name) != "mpegts";
     result = ours && !cut ? avcodec_send_packet(codec_.get(), packet_.get()) : 0;
     av_packet_unref(packet_.get());
     if (cut) fail(Code::data, "%s is truncated: data is missing at %.2f s", file_.path().c_str(), seconds_);
@@ -127,7 +128,8 @@ class ContainerReader final : public ClipReader {
       info_.channels = audio->codecpar->ch_layout.nb_channels;
     }
     stream_ = find_stream(context, AVMEDIA_TYPE_VIDEO);
-    if (stream_ == nullptr && info_.sample_rate == 0) fail(Code::data, "%s has neither pictures nor sound", path.c_str());
+    if (stream_ == nullptr && info_.sample_rate == 0)
+      fail(Code::data, "%s has neither pictures nor sound", path.c_str());
     if (stream_ != nullptr) open_video();
   }
 
@@ -175,8 +177,8 @@ class ContainerReader final : public ClipReader {
       orientation_ = 1;
     }
     if (width < 1 || height < 1 || static_cast<int64_t>(width) * height > kMaxFramePixels) {
-      fail(Code::data, "%s has frames of %dx%d; at most %lld million pixels are allowed", file_.path().c_str(), width, height,
-           static_cast<long long>(kMaxFramePixels / 1000000));
+      fail(Code::data, "%s has frames of %dx%d; at most %lld million pixels are allowed", file_.path().c_str(), width,
+           height, static_cast<long long>(kMaxFramePixels / 1000000));
     }
     info_.width = orientation_ >= 5 ? height : width;
     info_.height = orientation_ >= 5 ? width : height;
@@ -233,8 +235,8 @@ class SoundCollector {
     std::vector<std::vector<float>> block(channels_.size(), std::vector<float>(static_cast<size_t>(frame.nb_samples)));
     std::vector<uint8_t*> planes;
     for (std::vector<float>& plane : block) planes.push_back(reinterpret_cast<uint8_t*>(plane.data()));
-    const int got = swr_convert(swr_.get(), planes.data(), frame.nb_samples, const_cast<const uint8_t**>(frame.extended_data),
-                                frame.nb_samples);
+    const int got = swr_convert(swr_.get(), planes.data(), frame.nb_samples,
+                                const_cast<const uint8_t**>(frame.extended_data), frame.nb_samples);
     if (got < 0) fail(Code::data, "cannot convert the sound of %s: %s", path_.c_str(), av_error(got).c_str());
     for (size_t c = 0; c < channels_.size(); ++c) {
       channels_[c].insert(channels_[c].end(), block[c].begin(), block[c].begin() + got);
@@ -259,7 +261,8 @@ class SoundCollector {
     sound.samples.assign(static_cast<size_t>(sound.count) * channels_.size(), 0.0f);
     for (size_t c = 0; c < channels_.size(); ++c) {
       for (int64_t i = std::max<int64_t>(0, shift); i < sound.count; ++i) {
-        sound.samples[c * static_cast<size_t>(sound.count) + static_cast<size_t>(i)] = channels_[c][static_cast<size_t>(i - shift)];
+        sound.samples[c * static_cast<size_t>(sound.count) + static_cast<size_t>(i)] =
+            channels_[c][static_cast<size_t>(i - shift)];
       }
     }
     return sound;
@@ -297,7 +300,9 @@ class SoundCollector {
 
 }  // namespace
 
-std::unique_ptr<ClipReader> open_container_reader(const std::string& path) { return std::make_unique<ContainerReader>(path); }
+std::unique_ptr<ClipReader> open_container_reader(const std::string& path) {
+  return std::make_unique<ContainerReader>(path);
+}
 
 Sound read_container_sound(const std::string& path, double max_seconds) {
   InputFile file(path);

@@ -1,4 +1,5 @@
-// Pillow's 8-bit resampling: double weights, 22-bit fixed point, horizontal pass first, 8-bit intermediate (spec vae 8.3).
+// Pillow's 8-bit resampling: double weights, 22-bit fixed point, horizontal pass first, 8-bit intermediate (spec
+// vae 8.3).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -122,7 +123,8 @@ Image place(const Image& in, int width, int height, int left, int top) {
   const int y0 = std::max(0, top), y1 = std::min(height, top + in.height);
   for (int y = y0; y < y1 && x0 < x1; ++y) {
     std::memcpy(out.rgb.data() + (static_cast<size_t>(y) * width + x0) * 3,
-                in.rgb.data() + (static_cast<size_t>(y - top) * in.width + (x0 - left)) * 3, static_cast<size_t>(x1 - x0) * 3);
+                in.rgb.data() + (static_cast<size_t>(y - top) * in.width + (x0 - left)) * 3,
+                static_cast<size_t>(x1 - x0) * 3);
   }
   return out;
 }
@@ -134,7 +136,8 @@ Image resize_lanczos(const Image& image, int width, int height) {
 }
 
 Image fit_to_canvas(const Image& image, int width, int height, Fit fit) {
-  if (fit == Fit::stretch || (image.width == width && image.height == height)) return resize_lanczos(image, width, height);
+  if (fit == Fit::stretch || (image.width == width && image.height == height))
+    return resize_lanczos(image, width, height);
   const double sx = static_cast<double>(width) / image.width, sy = static_cast<double>(height) / image.height;
   const double scale = fit == Fit::cover ? std::max(sx, sy) : std::min(sx, sy);
   // rint rounds half to even, as the reference's round() does (spec vae 8.1).

@@ -39,7 +39,8 @@ bool luma_weights(int matrix, YuvColour& colour) {
 }
 
 bool exact_format(const AVPixFmtDescriptor& format) {
-  const uint64_t refused = AV_PIX_FMT_FLAG_PAL | AV_PIX_FMT_FLAG_HWACCEL | AV_PIX_FMT_FLAG_BAYER | AV_PIX_FMT_FLAG_FLOAT;
+  const uint64_t refused =
+      AV_PIX_FMT_FLAG_PAL | AV_PIX_FMT_FLAG_HWACCEL | AV_PIX_FMT_FLAG_BAYER | AV_PIX_FMT_FLAG_FLOAT;
   if ((format.flags & refused) != 0) return false;
   return format.nb_components <= 2 || (format.flags & AV_PIX_FMT_FLAG_RGB) != 0;
 }
@@ -54,7 +55,8 @@ void RgbConverter::convert(const AVFrame& frame, int width, int height, uint8_t*
   if (same_size && id == AV_PIX_FMT_PAL8) return unpack_palette(frame, rgb);
   // Video grey may be limited range, which swscale knows; MONOWHITE is inverted.
   const bool limited_grey = format->nb_components <= 2 && frame.color_range == AVCOL_RANGE_MPEG;
-  if (same_size && exact_format(*format) && !limited_grey && id != AV_PIX_FMT_MONOWHITE) return unpack(frame, *format, rgb);
+  if (same_size && exact_format(*format) && !limited_grey && id != AV_PIX_FMT_MONOWHITE)
+    return unpack(frame, *format, rgb);
   if (same_size && convert_planar(frame, *format, rgb)) return;
   scale(frame, *format, width, height, rgb, path);
 }
@@ -112,7 +114,8 @@ bool RgbConverter::convert_planar(const AVFrame& frame, const AVPixFmtDescriptor
   const bool alpha = (format.flags & AV_PIX_FMT_FLAG_ALPHA) != 0;
   if ((format.flags & AV_PIX_FMT_FLAG_PLANAR) == 0 || (format.flags & refused) != 0) return false;
   const int most = kind == Kind::jpeg ? 2 : 1;
-  if (format.nb_components != (alpha ? 4 : 3) || format.log2_chroma_w > most || format.log2_chroma_h > most) return false;
+  if (format.nb_components != (alpha ? 4 : 3) || format.log2_chroma_w > most || format.log2_chroma_h > most)
+    return false;
   YuvPicture picture{.width = frame.width, .height = frame.height};
   picture.shift_x = format.log2_chroma_w;
   picture.shift_y = format.log2_chroma_h;
@@ -174,7 +177,8 @@ void RgbConverter::scale(const AVFrame& frame, const AVPixFmtDescriptor& format,
     if (result < 0) fail(Code::data, "cannot convert %s to RGB: %s", path.c_str(), log.reason(result).c_str());
     // After the context is made, which sets its own.
     const int* coefficients = sws_getCoefficients(matrix);
-    sws_setColorspaceDetails(sws_.get(), coefficients, full, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+    sws_setColorspaceDetails(sws_.get(), coefficients, full, sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16,
+                             1 << 16);
     std::memcpy(key_, key, sizeof(key));
   }
   // swscale writes whole vectors: rows get room behind them.

@@ -66,7 +66,8 @@ int16_t to_pcm16(float sample) {
 
 std::vector<uint8_t> encode_wav(const float* samples, int channels, int64_t count, int rate) {
   const int64_t bytes = count * channels * 2;
-  if (bytes > INT64_C(0xfffffff0)) fail(Code::usage, "%lld samples do not fit a WAV file", static_cast<long long>(count));
+  if (bytes > INT64_C(0xfffffff0))
+    fail(Code::usage, "%lld samples do not fit a WAV file", static_cast<long long>(count));
   std::vector<uint8_t> out;
   out.reserve(static_cast<size_t>(bytes) + 44);
   put_tag(out, "RIFF");
@@ -122,7 +123,8 @@ Sound read_wav(const std::string& path, double max_seconds) {
       const bool is_float = kind == 3 && bits == 32;
       const bool is_pcm = kind == 1 && (bits == 8 || bits == 16 || bits == 24 || bits == 32);
       if ((!is_float && !is_pcm) || sound.channels < 1 || sound.channels > 64 || sound.sample_rate < 1) {
-        fail(Code::data, "%s has WAV format %d with %d bits and %d channels; PCM of 8 to 32 bits or 32-bit float is read",
+        fail(Code::data,
+             "%s has WAV format %d with %d bits and %d channels; PCM of 8 to 32 bits or 32-bit float is read",
              path.c_str(), kind, bits, sound.channels);
       }
       const size_t step = static_cast<size_t>(bits / 8) * sound.channels;

@@ -69,7 +69,8 @@ class Y4mReader final : public ClipReader {
   // False when the header is not of a kind read here.
   bool parse_header() {
     char line[512];
-    if (std::fgets(line, sizeof(line), file_) == nullptr || std::strncmp(line, kMagic, sizeof(kMagic) - 1) != 0) return false;
+    if (std::fgets(line, sizeof(line), file_) == nullptr || std::strncmp(line, kMagic, sizeof(kMagic) - 1) != 0)
+      return false;
     long rate = 0, base = 1, width = 0, height = 0;
     bool has_matrix = false;
     char* rest = nullptr;
@@ -78,7 +79,8 @@ class Y4mReader final : public ClipReader {
       if (token[0] == 'W') width = std::strtol(value.c_str(), nullptr, 10);
       if (token[0] == 'H') height = std::strtol(value.c_str(), nullptr, 10);
       if (token[0] == 'F' && std::sscanf(value.c_str(), "%9ld:%9ld", &rate, &base) != 2) return false;
-      if (token[0] == 'C' && value != "420" && value != "420jpeg" && value != "420mpeg2" && value != "420paldv") return false;
+      if (token[0] == 'C' && value != "420" && value != "420jpeg" && value != "420mpeg2" && value != "420paldv")
+        return false;
       if (token[0] == 'C') colour_.centred_x = value == "420jpeg";
       if (std::strcmp(token, "XCOLORRANGE=FULL") == 0) colour_.full = true;
       if (std::strcmp(token, kMatrixTag) == 0) has_matrix = true;

@@ -78,7 +78,8 @@ void yuv_to_rgb(const YuvPicture& picture, const YuvColour& colour, uint8_t* rgb
       const float u = mixed[0][c.near] * c.weight + mixed[0][c.far] * (1 - c.weight);
       const float v = mixed[1][c.near] * c.weight + mixed[1][c.far] * (1 - c.weight);
       const float out[3] = {l + red * v, l + green_u * u + green_v * v, l + blue * u};
-      for (int k = 0; k < 3; ++k) target[3 * x + k] = static_cast<uint8_t>(std::lrint(std::clamp(out[k], 0.0f, 255.0f)));
+      for (int k = 0; k < 3; ++k)
+        target[3 * x + k] = static_cast<uint8_t>(std::lrint(std::clamp(out[k], 0.0f, 255.0f)));
     }
   }
 }

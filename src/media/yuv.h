@@ -18,8 +18,8 @@ struct YuvPicture {
 };
 
 struct YuvColour {
-  double kr = 0.2126, kb = 0.0722;  // BT.709; BT.601 is 0.299, 0.114
-  bool full = false;                // 0..255 instead of 16..235 and 16..240
+  double kr = 0.2126, kb = 0.0722;           // BT.709; BT.601 is 0.299, 0.114
+  bool full = false;                         // 0..255 instead of 16..235 and 16..240
   bool centred_x = false, centred_y = true;  // chroma between two luma samples, or on the first of them
 };
 

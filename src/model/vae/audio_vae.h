@@ -20,7 +20,8 @@ class AudioVae {
   virtual bool has_encoder() const = 0;
   virtual const std::vector<float>& latents_mean() const = 0;  // [32]
   virtual const std::vector<float>& latents_std() const = 0;
-  // rows: [2 * latents, 32] f32, channel-major, normalised, as the denoiser leaves them. Returns [2, 800 * latents] in -1..1.
+  // rows: [2 * latents, 32] f32, channel-major, normalised, as the denoiser leaves them.
+  // Returns [2, 800 * latents] in -1..1.
   virtual std::vector<float> decode(const float* rows, int latents, const Control& control) = 0;
   // One channel, de-normalised latents [32, latents] -> [800 * latents].
   virtual std::vector<float> decode_channel(const float* latent, int latents, const Control& control) = 0;

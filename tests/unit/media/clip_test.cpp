@@ -32,16 +32,17 @@ double worst_psnr(const ClipData& clip, int frames = kFrames) {
   const std::vector<float> source = moving_frames(0, frames, kWidth, kHeight);
   double worst = 1e9;
   for (int i = 0; i < std::min<int>(frames, static_cast<int>(clip.frames.size())); ++i) {
-    worst = std::min(worst, psnr(clip.frames[static_cast<size_t>(i)], frame_image(source.data(), frames, i, kWidth, kHeight).rgb));
+    worst = std::min(
+        worst, psnr(clip.frames[static_cast<size_t>(i)], frame_image(source.data(), frames, i, kWidth, kHeight).rgb));
   }
   return worst;
 }
 
 struct Container {
   const char* name;
-  double psnr;          // the least of any frame
+  double psnr;  // the least of any frame
   int sample_rate;
-  int64_t slack;        // samples by which the sound may differ in length
+  int64_t slack;  // samples by which the sound may differ in length
   bool ffmpeg;
 };
 
@@ -70,7 +71,8 @@ TEST_P(ClipContainer, RoundTrip) {
   EXPECT_NEAR(static_cast<double>(count) / clip.sample_rate, kFrames / 24.0, 1 / 24.0);
   EXPECT_GT(tone_share(clip.samples.data(), count, 440, clip.sample_rate), 0.98);
   EXPECT_GT(tone_share(clip.samples.data() + count, count, 660, clip.sample_rate), 0.98);
-  EXPECT_NEAR(clip.samples[static_cast<size_t>(clip.sample_rate / 440 / 4)], 0.5, 0.05);  // a crest, so no shift in time
+  EXPECT_NEAR(clip.samples[static_cast<size_t>(clip.sample_rate / 440 / 4)], 0.5,
+              0.05);  // a crest, so no shift in time
   EXPECT_EQ(read_clip_metadata(path), kMetadata);
 }
 
@@ -122,16 +124,17 @@ TEST_P(ClipContainer, AFullDiskIsAnErrorAndLeavesNothing) {
   EXPECT_TRUE(folder.list().empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Media, ClipContainer,
-    testing::Values(Container{"clip.mp4", 38, 32000, 0, true}, Container{"clip.webm", 36, 48000, 0, true},
-                    Container{"clip.avi", 36, 32000, 0, true}, Container{"clip.y4m", 40, 32000, 0, false},
-                    Container{"clip/", 99, 32000, 0, false}),
-    [](const testing::TestParamInfo<Container>& container) {
-      std::string name = container.param.name;
-      name.erase(0, 4);
-      return name == "/" ? "folder" : name.substr(1);
-    });
+INSTANTIATE_TEST_SUITE_P(Media, ClipContainer,
+                         testing::Values(Container{"clip.mp4", 38, 32000, 0, true},
+                                         Container{"clip.webm", 36, 48000, 0, true},
+                                         Container{"clip.avi", 36, 32000, 0, true},
+                                         Container{"clip.y4m", 40, 32000, 0, false},
+                                         Container{"clip/", 99, 32000, 0, false}),
+                         [](const testing::TestParamInfo<Container>& container) {
+                           std::string name = container.param.name;
+                           name.erase(0, 4);
+                           return name == "/" ? "folder" : name.substr(1);
+                         });
 
 }  // namespace
 }  // namespace h3

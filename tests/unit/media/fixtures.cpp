@@ -24,7 +24,8 @@ TempFolder::~TempFolder() {
 
 std::vector<std::string> TempFolder::list() const {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -41,7 +42,8 @@ std::vector<uint8_t> file_bytes(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) return bytes;
   uint8_t block[4096];
-  for (size_t got; (got = std::fread(block, 1, sizeof(block), file)) > 0;) bytes.insert(bytes.end(), block, block + got);
+  for (size_t got; (got = std::fread(block, 1, sizeof(block), file)) > 0;)
+    bytes.insert(bytes.end(), block, block + got);
   std::fclose(file);
   return bytes;
 }
@@ -53,7 +55,8 @@ std::vector<float> moving_frames(int first, int count, int width, int height) {
       for (int y = 0; y < height; ++y) {
         for (int x = 0; x < width; ++x) {
           const double phase = 0.05 * (x + (c + 1) * y) + 0.2 * (first + t) + c;
-          out[((static_cast<size_t>(c) * count + t) * height + y) * width + x] = static_cast<float>(0.5 + 0.45 * std::sin(phase));
+          out[((static_cast<size_t>(c) * count + t) * height + y) * width + x] =
+              static_cast<float>(0.5 + 0.45 * std::sin(phase));
         }
       }
     }

@@ -53,20 +53,21 @@ std::string error_of(const Call& call, Code code) {
 
 #if H3_HAVE_FFMPEG
 // A still in any pixel format an encoder takes: "png" with "rgb48be", "pal8", "ya8" ...; "mjpeg"; "libwebp".
-// Pixel (x, y) has R = 255 x / (w-1), G = 255 y / (h-1), B = 128 and, where there is alpha, 255 on the left half, 64 right.
+// Pixel (x, y) has R = 255 x / (w-1), G = 255 y / (h-1), B = 128 and, where there is alpha, 255 on the left half, 64
+// right.
 std::vector<uint8_t> encode_still(const char* encoder, const char* pixel_format, int width, int height);
 std::vector<uint8_t> jpeg_with_orientation(int orientation, int width, int height, bool big_endian);
 
 struct MadeClip {
   const char* muxer = "mov";
-  const char* video = "mpeg4";          // nullptr = sound only
+  const char* video = "mpeg4";  // nullptr = sound only
   const char* pixel_format = "yuv420p";
-  const char* audio = nullptr;          // encoder name
+  const char* audio = nullptr;                // encoder name
   std::vector<int64_t> times = {0, 1, 2, 3};  // in 1/24 s, one per frame
   int width = 64, height = 48, rotation = 0;  // clockwise degrees of the display matrix
   int sample_rate = 44100, channels = 2;
   int64_t samples = 44100;
-  bool cover = false;                   // an attached picture before everything else
+  bool cover = false;  // an attached picture before everything else
 };
 // Frame i is uniformly grey 40 + 20 i with its left half (as displayed before rotation) red.
 void make_clip(const std::string& path, const MadeClip& clip);
