@@ -102,6 +102,7 @@ SymbolIds parse_vocab(const Json& vocab, const char* where) {
   SymbolIds ids;
   const int64_t count = static_cast<int64_t>(vocab.members().size());
   std::vector<bool> seen(static_cast<size_t>(count));
+  ids.reserve(static_cast<size_t>(count));
   for (const Json::Member& member : vocab.members()) {
     const int64_t id = member.second.as_int();
     if (id < 0 || id >= count || seen[static_cast<size_t>(id)]) {
@@ -117,6 +118,7 @@ SymbolIds parse_vocab(const Json& vocab, const char* where) {
 // merges.txt alone: 256 bytes in symbol order (the 188 printable ones first), then one token per merge.
 SymbolIds vocab_of_merges(const std::vector<Pair>& merges) {
   SymbolIds ids;
+  ids.reserve(256 + merges.size());
   int32_t next = 0;
   for (const bool itself : {true, false}) {
     for (int byte = 0; byte < 256; ++byte) {
