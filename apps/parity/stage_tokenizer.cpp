@@ -43,10 +43,10 @@ void run_rows(Suite& suite, const std::string& name, const TokenizerFiles& files
     const std::vector<int32_t> got = tokenizer.encode(text);
     ++compared;
     if (got != want && wrong.empty()) {
-      wrong = strf("'%.60s' gives %s instead of %s", text.c_str(), text_of(got).c_str(), text_of(want).c_str());
+      wrong = Json(text).dump() + " gives " + text_of(got) + " instead of " + text_of(want);
     }
     if (!has_added(tokenizer, got) && tokenizer.decode(got) != nfc(text) && not_inverse.empty()) {
-      not_inverse = strf("'%.60s' does not come back", text.c_str());
+      not_inverse = Json(text).dump() + " does not come back";
     }
   }
   const std::string label = name + (set == AddedSet::stock ? ", without extra tokens" : "");
