@@ -188,6 +188,15 @@ Slack gelu(const View& x) {  // 1 + tanh cancels for negative x, so the error is
   return each(x, [](double v) { return kSafety * kUnit * v; });
 }
 
+// The product of an f32 scale and a T is rounded to f32 on its way to T where arithmetic is f32, not in the oracle.
+Slack scaled_add(const View& y, const View& scale, DType type) {
+  if (type == DType::f32) return {};
+  const std::vector<double> s = load_vector(scale);
+  const double u = unit_roundoff(type);
+  size_t i = 0;
+  return each(y, [&](double v) { return 2 * u * v * std::fabs(s[i++ % s.size()]); });
+}
+
 Slack l2_pair(const View& a, const View& want) {
   return each(want, [&](double y) { return accumulated(a.elements()) * y; });
 }

@@ -36,6 +36,7 @@ Slack head_norm_rope(const View& x, const Ops::HeadNorm& norm, const Rope& rope)
 Slack swiglu(const View& gate, const View& value, const View& want);
 Slack silu(const View& want);
 Slack gelu(const View& x);
+Slack scaled_add(const View& y, const View& scale, DType type);  // type of x
 Slack l2_pair(const View& a, const View& want);
 Slack group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps);
 Slack snake(const View& x, const View& a, const View& inv);

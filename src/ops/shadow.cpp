@@ -462,7 +462,7 @@ void ShadowOps::scaled_add(const View& x, const View& y, const View& scale) {
   Call call(*this, "scaled_add");
   const View &rx = call.out(x), &ry = call.in(y), &s = call.in(scale);
   call.run([&] { fast_->scaled_add(x, y, scale); }, [&] { oracle_->scaled_add(rx, ry, s); });
-  call.check(0, {});
+  call.check(0, contract::scaled_add(ry, s, x.type));
 }
 
 void ShadowOps::lincomb(const View& c, const View& a, const View& b, const View& out) {
