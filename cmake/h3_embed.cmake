@@ -6,7 +6,6 @@ function(h3_embed target folder)
   set(files)
   if(H3_EMBED_DEMO)
     file(GLOB_RECURSE files RELATIVE ${folder} CONFIGURE_DEPENDS ${folder}/*)
-    list(FILTER files EXCLUDE REGEX "^reference/|^eval\\.json$")  # of tests, not of the model
   endif()
   set(index 0)
   set(data)
