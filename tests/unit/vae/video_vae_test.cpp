@@ -258,7 +258,8 @@ TEST(VideoVae, HalvesLoadAlone) {
   Bench bench;
   TinyVideoVae decoder, encoder;
   decoder.keep([](const std::string& name) { return name.starts_with("decoder.") || name.starts_with("post_quant"); });
-  encoder.keep([](const std::string& name) { return name.starts_with("encoder.") || name.find("quant") != std::string::npos; });
+  encoder.keep(
+      [](const std::string& name) { return name.starts_with("encoder.") || name.find("quant") != std::string::npos; });
   const auto first = load_video_vae(*bench.ops, decoder.component(), {});
   EXPECT_TRUE(first->has_decoder());
   EXPECT_FALSE(first->has_encoder());
