@@ -1,4 +1,6 @@
 // Norms and the fused residual updates: one block per row, the row held in shared memory as f32.
+#include <algorithm>
+
 #include "backends/cuda/kernels/common.cuh"
 
 namespace h3::cuda {
@@ -7,14 +9,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxRow = 48 * 1024;  // floats of one row in shared memory
 
+// Rows along the last axis of a view of rank 1 to 3; strides in elements.
 struct Rows {
   const char* data;
-  int64_t stride;  // elements
+  int64_t inner;   // extent of the axis before the last; row r = (r / inner, r % inner)
+  int64_t outer_stride, stride;
 };
 
 template <typename T>
-__device__ inline const T* row_of(Rows rows, int64_t r) {
-  return reinterpret_cast<const T*>(rows.data) + r * rows.stride;
+__device__ inline const T* row_of(const Rows& rows, int64_t r) {
+  return reinterpret_cast<const T*>(rows.data) + r / rows.inner * rows.outer_stride + r % rows.inner * rows.stride;
 }
 
 // Loads a row into shared memory and returns its sum of squares.
@@ -170,29 +174,24 @@ __global__ void __launch_bounds__(kThreads) gate_norm_kernel(ModulateArgs a) {
 }
 
 Rows rows_of(const View& view) {
-  H3_ASSERT(view.stride[view.rank - 1] == 1);
-  return {reinterpret_cast<const char*>(view.data), view.rank > 1 ? view.stride[view.rank - 2] : 0};
+  const int r = view.rank;
+  H3_ASSERT(r >= 1 && r <= 3 && view.stride[r - 1] == 1);
+  Rows out{reinterpret_cast<const char*>(view.data), 1, 0, 0};
+  if (r >= 2) out.inner = std::max<int64_t>(view.dim[r - 2], 1), out.stride = view.stride[r - 2];
+  if (r == 3) out.outer_stride = view.stride[0];
+  return out;
+}
+
+int64_t row_count(const View& view) {
+  int64_t n = 1;
+  for (int i = 0; i + 1 < view.rank; ++i) n *= view.dim[i];
+  return n;
 }
 
 const float* weights(const View& w, int64_t n) {
   if (w.empty()) return nullptr;
   H3_ASSERT(w.type == DType::f32 && w.rank == 1 && w.dim[0] == n && w.stride[0] == 1);
   return as<const float>(w);
-}
-
-// Rows of a view whose leading axes collapse into one.
-View flat_rows(const View& view) {
-  if (view.rank == 2) return view;
-  View out = view;
-  out.rank = 2;
-  int64_t count = 1;
-  for (int i = view.rank - 2; i >= 0; --i) {
-    H3_ASSERT(i == view.rank - 2 || view.dim[i] == 1 || view.stride[i] == view.stride[i + 1] * view.dim[i + 1]);
-    count *= view.dim[i];
-  }
-  out.dim = {count, view.dim[view.rank - 1]};
-  out.stride = {view.rank > 1 ? view.stride[view.rank - 2] : 0, view.stride[view.rank - 1]};
-  return out;
 }
 
 LaunchShape per_row(int64_t rows, int64_t n) {
@@ -219,22 +218,20 @@ void set_modulation(ModulateArgs& args, const View& w, float eps, const Modulati
 
 }  // namespace
 
-void CudaOps::rms_norm(const View& x_in, const View& w, float eps, NormRounding rounding, const View& y_in) {
-  const View x = flat_rows(x_in), y = flat_rows(y_in);
-  const int64_t n = x.dim[1];
+void CudaOps::rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) {
+  const int64_t n = x.dim[x.rank - 1];
   const bool vec = vectorises(x) && vectorises(y), twice = rounding == NormRounding::twice;
-  const LaunchShape shape = per_row(x.dim[0], n);
+  const LaunchShape shape = per_row(row_count(x), n);
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
     if (vec) launch(stream(), "rms_norm", rms_norm_kernel<TX, TY, true>, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
     else launch(stream(), "rms_norm", rms_norm_kernel<TX, TY, false>, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
   }))
 }
 
-void CudaOps::layer_norm(const View& x_in, const View& w, const View& b, float eps, const View& y_in) {
-  const View x = flat_rows(x_in), y = flat_rows(y_in);
-  const int64_t n = x.dim[1];
+void CudaOps::layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) {
+  const int64_t n = x.dim[x.rank - 1];
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
-    launch(stream(), "layer_norm", layer_norm_kernel<TX, TY>, per_row(x.dim[0], n), rows_of(x), rows_of(y), weights(w, n),
+    launch(stream(), "layer_norm", layer_norm_kernel<TX, TY>, per_row(row_count(x), n), rows_of(x), rows_of(y), weights(w, n),
            weights(b, n), n, eps);
   }))
 }

@@ -72,15 +72,14 @@ __global__ void fill_kernel(Strided dst, int64_t n, float value) {
   }
 }
 
-// kMode 0: dst[i] = src[ids[i]]; 1: dst[ids[i]] = src[i]; 2: dst[ids[i]] += src[i].
+// Items along axis 0. kMode 0: dst[i] = src[ids[i]]; 1: dst[ids[i]] = src[i]; 2: dst[ids[i]] += src[i].
 template <typename TS, typename TD, int kMode>
-__global__ void rows_kernel(const TS* src, int64_t src_stride, const int32_t* ids, TD* dst, int64_t dst_stride, int64_t cols,
-                            int64_t total) {
+__global__ void rows_kernel(Strided src, const int32_t* ids, Strided dst, int64_t item, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t row = i / cols, e = i % cols;
+    const int64_t row = i / item, e = i % item;
     const int64_t from = kMode == 0 ? ids[row] : row, to = kMode == 0 ? row : ids[row];
-    const float v = to_float(src[from * src_stride + e]);
-    TD& out = dst[to * dst_stride + e];
+    const float v = to_float(at<TS>(src, from * item + e));
+    TD& out = at<TD>(dst, to * item + e);
     out = from_float<TD>(kMode == 2 ? to_float(out) + v : v);
   }
 }
@@ -194,13 +193,16 @@ void binary(cudaStream_t stream, const char* name, const View& x, const View& y,
 
 template <int kMode>
 void move_rows(cudaStream_t stream, const char* name, const View& src, const View& ids, const View& dst) {
-  check_rows(src);
-  check_rows(dst);
-  H3_ASSERT(ids.type == DType::i32 && ids.rank == 1 && ids.stride[0] == 1 && src.dim[1] == dst.dim[1]);
-  const int64_t cols = src.dim[1], total = ids.dim[0] * cols;
+  H3_ASSERT(ids.type == DType::i32 && ids.rank == 1 && ids.stride[0] == 1 && src.rank == dst.rank && src.rank >= 1);
+  int64_t item = 1;
+  for (int i = 1; i < src.rank; ++i) {
+    H3_ASSERT(src.dim[i] == dst.dim[i]);
+    item *= src.dim[i];
+  }
+  const int64_t total = ids.dim[0] * item;
   H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, dst.type,
-      launch(stream, name, rows_kernel<TS, TD, kMode>, grid_for(total), as<const TS>(src), src.stride[0],
-             as<const int32_t>(ids), as<TD>(dst), dst.stride[0], cols, total);))
+      launch(stream, name, rows_kernel<TS, TD, kMode>, grid_for(total), strided(src), as<const int32_t>(ids), strided(dst),
+             item, total);))
 }
 
 template <typename T>
