@@ -13,6 +13,7 @@ void run_dit(Suite& suite);
 void run_trajectory(Suite& suite);
 void run_image(Suite& suite);
 void run_video_vae(Suite& suite);
+void run_audio_vae(Suite& suite);
 
 namespace {
 
@@ -33,6 +34,7 @@ constexpr StageRow kStages[] = {
     {"trajectory", run_trajectory},
     {"image", run_image},
     {"video_vae", run_video_vae},
+    {"audio_vae", run_audio_vae},
 };
 
 }  // namespace

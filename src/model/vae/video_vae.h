@@ -7,17 +7,12 @@
 #include <vector>
 
 #include "base/control.h"
+#include "model/vae/observer.h"
 #include "model/vae/video_plan.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
 
 namespace h3 {
-
-// Called with intermediate results of every tile, for dumps and parity; the view is valid during the call. Names:
-// decoder "post_quant_conv", "proj_in", "block0_in", "b0.norm1", "b0.attn", "b0.ff", "block.i", "norm_out", "proj_out"
-// (rows of all tiles of a batch); encoder "conv_in", "down.l", "down.l.resnet.b", "down.l.resnet.b.norm1" (after its
-// silu), ".conv1", ".shortcut", "norm_out" (after its silu), "conv_out", "quant_conv".
-using StageObserver = std::function<void(const std::string& stage, const View& value)>;
 
 struct VideoVaeOptions {
   // Of the decoder's block linears and proj_out. Operands and the branches between them have this type; the residual
@@ -27,6 +22,10 @@ struct VideoVaeOptions {
   bool decoder = true, encoder = true;     // load this half if the file has it
   VideoTiling tiling;
   int tile_batch = 0;  // tiles per forward; 0 = one on the host, four on an accelerator. Never changes the result.
+  // Sees intermediate results of every tile. Decoder: "post_quant_conv", "proj_in", "block0_in", "b0.norm1", "b0.attn",
+  // "b0.ff", "block.i", "norm_out", "proj_out" (rows of all tiles of a batch). Encoder: "conv_in", "down.l",
+  // "down.l.resnet.b", "down.l.resnet.b.norm1" (after its silu), ".conv1", ".shortcut", "norm_out" (after its silu),
+  // "conv_out", "quant_conv".
   StageObserver observe;
 };
 
