@@ -2,9 +2,11 @@
 // element within the contract, and no byte changed outside an output. H3_TEST_SEED=N repeats a run.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <regex>
 #include <set>
@@ -13,6 +15,7 @@
 #include "backends/ref/ref_ops.h"
 #include "base/error.h"
 #include "ops/shadow.h"
+#include "tensor/rows.h"
 #include "tests/conformance/cases.h"
 
 namespace h3::conformance {
@@ -180,6 +183,124 @@ INSTANTIATE_TEST_SUITE_P(, GateNorm, ::testing::ValuesIn(usable_backends()), [](
   std::replace(name.begin(), name.end(), ':', '_');
   return name;
 });
+
+// The suite itself must be able to fail: the oracle with a fault planted in its output after each call, through the
+// same path as any back end. Every case has to notice every fault that changes a byte.
+class Saboteur : public RefOps {
+ public:
+  using RefOps::RefOps;
+  std::function<void()> plant;
+  void sync() override {  // the shadow syncs before and after the call
+    if (plant && ++syncs_ % 2 == 0) plant();
+  }
+
+ private:
+  int syncs_ = 0;
+};
+
+enum class Fault { nan, infinity, sign, zeros, swapped_rows, off_by_units, stray_byte };
+constexpr Fault kFaults[] = {Fault::nan,          Fault::infinity,     Fault::sign,      Fault::zeros,
+                             Fault::swapped_rows, Fault::off_by_units, Fault::stray_byte};
+
+std::vector<double> row_values(const View& v, int64_t row) {
+  std::vector<double> out(static_cast<size_t>(rows::row_length(v)));
+  rows::load_row(v, row, 0, rows::row_length(v), out.data());
+  return out;
+}
+
+// Where the largest finite element is.
+std::pair<int64_t, int64_t> largest(const View& v) {
+  std::pair<int64_t, int64_t> at{0, 0};
+  double top = -1;
+  for (int64_t row = 0; row < rows::row_count(v); ++row) {
+    const std::vector<double> values = row_values(v, row);
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (std::fabs(values[i]) > top) top = std::fabs(values[i]), at = {row, static_cast<int64_t>(i)};
+    }
+  }
+  return at;
+}
+
+// bf16 roundings that may fall the other way; attention rounds every weight, so that one result says little.
+double units_of(const std::string& op) {
+  if (op == "attention") return 0;
+  const bool several = op == "head_norm_rope" || op == "norm_modulate" || op == "rms_norm" || op == "swiglu";
+  return several ? 12 : 4.5;
+}
+
+// Returns whether the fault is one: zero has no sign, equal rows can be swapped.
+bool plant_fault(const View& v, Fault fault, double units) {
+  if (!is_float(v.type)) {
+    if (fault == Fault::sign) *host<int32_t>(v) ^= 4;
+    return fault == Fault::sign;
+  }
+  const int64_t rows = rows::row_count(v), n = rows::row_length(v);
+  const auto [row, column] = largest(v);
+  const double top = row_values(v, row)[column];
+  const auto put = [&, r = row, c = column](double value) {
+    const double before = row_values(v, r)[c];
+    rows::store_row(v, r, c, 1, &value);
+    return !(row_values(v, r)[c] == before);
+  };
+  switch (fault) {
+    case Fault::nan: return put(std::nan(""));
+    case Fault::infinity: return put(-std::numeric_limits<double>::infinity());
+    case Fault::sign: return put(-top);
+    case Fault::off_by_units: return v.type == DType::bf16 && units > 0 && put(top * (1 + units * 0x1p-8));
+    case Fault::zeros: {
+      const std::vector<double> zeros(static_cast<size_t>(n));
+      for (int64_t r = 0; r < rows; ++r) rows::store_row(v, r, 0, n, zeros.data());
+      return top != 0;
+    }
+    case Fault::swapped_rows: {
+      if (rows < 2) return false;
+      const std::vector<double> a = row_values(v, 0), b = row_values(v, rows - 1);
+      rows::store_row(v, 0, 0, n, b.data());
+      rows::store_row(v, rows - 1, 0, n, a.data());
+      return a != b;
+    }
+    case Fault::stray_byte: {
+      if (v.contiguous() || rows < 2) return false;
+      std::byte* behind = rows::row_address(v, 0) + n * v.stride[v.rank - 1] * size_of(v.type);
+      if (behind == rows::row_address(v, 1)) return false;
+      *behind ^= std::byte{1};
+      return true;
+    }
+  }
+  return false;
+}
+
+class Sabotage : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Sabotage, IsNoticed) {
+  Machine machine;
+  int planted = 0, turn = 0;
+  for (const Case& c : all_cases()) {
+    if (c.op != GetParam()) continue;
+    ++turn;
+    for (Fault fault : kFaults) {
+      if ((turn + static_cast<int>(fault)) % 3 != 0) continue;  // each case meets some of them
+      auto saboteur = std::make_unique<Saboteur>(machine.context);
+      Saboteur& fast = *saboteur;
+      const std::unique_ptr<Ops> ops = make_shadow(std::move(saboteur), make_ref_ops(machine.context));
+      Env env(*ops, seed_of(c));
+      const std::function<void()> call = c.prepare(env);
+      bool is_fault = false;
+      fast.plant = [&] { is_fault = plant_fault(env.outputs.front(), fault, units_of(c.op)); };
+      bool noticed = false;
+      try {
+        call();
+      } catch (const Error&) {
+        noticed = true;
+      }
+      EXPECT_EQ(noticed, is_fault) << "fault " << static_cast<int>(fault) << " in " << where(c);
+      planted += is_fault;
+    }
+  }
+  EXPECT_GT(planted, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Sabotage, ::testing::ValuesIn(operations()), [](const auto& test) { return test.param; });
 
 // Every operation of ops.h has rows in the table.
 TEST(CaseTable, CoversEveryOperation) {

@@ -10,7 +10,7 @@
 
 namespace h3 {
 
-class RefOps final : public Ops {
+class RefOps : public Ops {
  public:
   explicit RefOps(Context& context) : context_(context) {}
   const char* name() const override { return "ref"; }
