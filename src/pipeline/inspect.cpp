@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "model/dit/weights.h"
 #include "model/text/dims.h"
+#include "model/vae/audio_weights.h"
 #include "model/vae/video_weights.h"
 
 namespace h3 {
@@ -55,7 +56,8 @@ void conditioner_dims(const Component& component, Dims& dims) {
 }
 
 void video_vae_dims(const Component& component, Dims& dims) {
-  const VideoVaeConfig config = video_vae_config(component);
+  VideoVaeConfig config = video_vae_config(component);
+  bind_video_vae(component, config);  // reports every wrong tensor
   dims.emplace_back("latent channels", config.latent);
   if (config.has_decoder) {
     dims.emplace_back("decoder hidden", config.hidden);
@@ -68,16 +70,18 @@ void video_vae_dims(const Component& component, Dims& dims) {
   }
 }
 
-// Read from shapes: rows of the input and output projections of both halves.
 void audio_vae_dims(const Component& component, Dims& dims) {
-  const auto axis = [&](const char* name, size_t index, const char* label) {
-    const TensorInfo* info = component.source->find(component.prefix + name);
-    if (info != nullptr && index < info->dims.size()) dims.emplace_back(label, info->dims[index]);
-  };
-  axis("dec_in_proj.weight", 1, "latent channels");
-  axis("dec_in_proj.weight", 0, "latent width");
-  axis("decoder.conv_pre.bias", 0, "decoder width");
-  axis("encoder.block.0.bias", 0, "encoder width");
+  AudioVaeConfig config = audio_vae_config(component);
+  const AudioVaeTensors bound(component, config);  // reports every wrong tensor
+  dims.emplace_back("latent channels", config.latent);
+  if (config.has_decoder) {
+    dims.emplace_back("decoder width", config.decoder_dim);
+    dims.emplace_back("decoder stages", config.stages());
+  }
+  if (config.has_encoder) {
+    dims.emplace_back("encoder width", config.encoder_dim);
+    dims.emplace_back("encoder heads", config.heads);
+  }
 }
 
 void read_dims(const Component& component, ComponentInfo& info) {

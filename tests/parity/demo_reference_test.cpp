@@ -204,6 +204,13 @@ TEST_P(DemoReference, Picture) {
   expect_close(got, want, {.max_abs = 0.5 / 255 + 1e-4}, "frames");
 }
 
+TEST_P(DemoReference, Sound) {
+  const auto vae = load_audio_vae(*ops_, part(Role::audio_vae));
+  const int latents = audio_latents(frames_);
+  const std::vector<float> rows = audio_planes_to_rows(golden("audio_latents").data(), 32, latents);
+  expect_close(vae->decode(rows.data(), latents, control_), golden("audio"), {.rel_l2 = 1e-5}, "audio");
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, DemoReference, testing::Values("ref1", "ref2"));
 
 }  // namespace
