@@ -102,14 +102,28 @@ std::vector<uint8_t> encode_png(const Image& image) {
 }
 #endif
 
-Image read_image(const std::string& path) {
-  const std::vector<uint8_t> padded = read_bytes(path, kMaxImageBytes, kPadding);
+namespace {
+
+Image decode_padded(const std::vector<uint8_t>& padded, const std::string& path) {
   const std::span<const uint8_t> bytes(padded.data(), padded.size() - kPadding);
   const ImageHeader header = probe_image(bytes, path);
   if (header.kind == ImageKind::ppm) return read_ppm(bytes, path);
   Image image = decode_image(bytes, header, path);
   image.rgb = apply_orientation(std::move(image.rgb), &image.width, &image.height, header.orientation);
   return image;
+}
+
+}  // namespace
+
+Image read_image(const std::string& path) { return decode_padded(read_bytes(path, kMaxImageBytes, kPadding), path); }
+
+Image read_image(std::span<const std::byte> file, const std::string& name) {
+  if (file.size() > static_cast<size_t>(kMaxImageBytes)) {
+    fail(Code::data, "%s: %zu bytes are too many for a picture", name.c_str(), file.size());
+  }
+  std::vector<uint8_t> padded(file.size() + kPadding);
+  if (!file.empty()) std::memcpy(padded.data(), file.data(), file.size());
+  return decode_padded(padded, name);
 }
 
 void write_png(const std::string& path, const Image& image) {

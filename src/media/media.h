@@ -3,8 +3,10 @@
 // become part of them and are never printed (its process-wide log callback is replaced on first use).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,8 @@ struct Image {
 // PNG, JPEG and WebP (EXIF rotation applied), PPM and PGM; any bit depth; alpha onto black with a warning.
 // Error(io) when unreadable, Error(data) when it is not a picture, is truncated or too large, naming the file.
 Image read_image(const std::string& path);
-void write_png(const std::string& path, const Image& image);  // PPM when the name ends in .ppm
+Image read_image(std::span<const std::byte> file, const std::string& name);  // the same from memory; name for messages
+void write_png(const std::string& path, const Image& image);                 // PPM when the name ends in .ppm
 
 // Pillow's LANCZOS for 8-bit RGB, to the byte (vae.md 8.3).
 Image resize_lanczos(const Image& image, int width, int height);

@@ -1,33 +1,134 @@
-// What a user asks for, before and after validation. Every front end (command line, server, tests) goes through resolve().
+// What a user asks for, before and after validation. Every front end (command line, server, tests) goes through
+// resolve(): there is one validator, so one request means the same everywhere.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "media/media.h"
 
 namespace h3 {
 
-// As given: unset fields are defaulted from the model.
+enum class Compute : uint8_t;  // ops/ops.h
+
+// Limits of a request. The trained range is narrower and only warned about (ModelFacts).
+inline constexpr int kMinSide = 32, kMaxSide = 4096, kSideStep = 32;
+inline constexpr int kMaxFrames = 1450;       // 17 * 85 + 5, one minute
+inline constexpr int kMaxEvaluations = 1000;  // the reference grid has no duplicate points up to here
+
+// -1 on the command line and in JSON means "draw one".
+struct Seed {
+  uint64_t value = 0;
+  bool random = false;
+  bool operator==(const Seed&) const = default;
+};
+
+using Dumps = std::vector<std::pair<std::string, std::string>>;  // STAGE, FILE
+
+// As given; unset fields are filled in from the model by resolve().
 struct Request {
   std::string prompt;
-  std::string prompt_embeds;                      // safetensors of a previous --dump text=FILE
-  std::optional<int> width, height, short_edge, frames, steps;
-  std::optional<double> seconds;
-  std::string aspect;                             // "16:9"
-  bool exact = false;                             // trim picture and sound to the asked length
-  int64_t seed = 42;                              // -1 draws one and reports it
-  std::string first_frame, last_frame, fit;       // fit: stretch | cover | contain
-  std::string sampler, scheduler, preset = "exact", profile = "diffusers";
-  std::optional<double> video_shift, audio_shift;
-  bool stock_sampler = false;
-  std::string precision = "f32", vae_precision = "f32";
-  std::string output, wav, frames_dir, report;
-  bool no_audio = false;
-  int quality = 18;
-  std::vector<std::pair<std::string, std::string>> dumps;  // STAGE=FILE
+  std::string prompt_embeds;  // safetensors written by --dump text=FILE
+  std::optional<int> width, height, short_edge, frames, steps, quality;
+  std::optional<double> seconds, video_shift, audio_shift;
+  std::string aspect;  // "16:9"
+  std::optional<bool> exact, audio, stock_sampler;
+  std::optional<Seed> seed;
+  std::string first_frame, last_frame, fit;  // fit: stretch | cover | contain
+  std::string profile, sampler, scheduler;
+  std::string precision, vae_precision;
+  std::string output, wav, frames_dir;
+  Dumps dumps;
+
+  // Not part of the JSON form: pictures that are already decoded (uploads, tests) and win over the paths, and where a
+  // field came from when "given" is not precise enough ("environment H3_STEPS").
+  std::shared_ptr<const Image> first_picture, last_picture;
+  std::map<std::string, std::string> origin;
+
+  Json to_json() const;  // only what is set
+  // Error(usage) for unknown keys (with the nearest known one) and for values of the wrong type.
+  static Request from_json(const Json& json);
 };
+
+// Sets one field from a JSON value; `key` is a name of request_keys(). Error(usage) naming key, value and what is
+// allowed.
+void set_field(Request& request, const std::string& key, const Json& value);
+std::vector<std::string> request_keys();
+Seed parse_seed(const Json& value);
+Json seed_json(uint64_t seed);  // a string above the range of a JSON integer
+
+// What a loaded model says about itself: the defaults of a request and what can be asked of it.
+struct ModelFacts {
+  std::string name = "base checkpoint";  // "default of the base checkpoint"
+  int width = 960, height = 544, frames = 124, evaluations = 27;
+  uint64_t seed = 42;
+  double video_shift = 12, audio_shift = 3;
+  std::string profile = "diffusers";
+  std::string precision = "f32";
+  int short_edge = 0;               // of canvases made from an aspect; 0 = that of the default size
+  int64_t max_pixels = 768 * 1344;  // cap of such canvases
+  int trained_frames_min = 124, trained_frames_max = 362;
+  int64_t trained_pixels = 768 * 1344;
+  bool conditioner = true, vision = true, tokenizer = true;
+  bool dit = true, video_decoder = true, video_encoder = true, audio_decoder = true;
+};
+
+enum class Task : uint8_t { t2va, fl2va };
+const char* name_of(Task task);
+
+// A keyframe on the canvas, as both the video autoencoder and the conditioner see it.
+struct Keyframe {
+  bool last = false;
+  std::string path;  // as given; empty for an uploaded picture
+  Image picture;
+};
+
+// One resolved value and why it has it, for reports: {"frames", "39", "snapped up from 35"}.
+struct Choice {
+  std::string field, value, from;
+};
+
+// A file the result depends on, by content: a repeated run can tell that it changed.
+struct InputFile {
+  std::string field, path;
+  uint64_t hash = 0;  // fnv1a64 of the decoded RGB for pictures, of the bytes otherwise
+};
+
+struct Resolved {
+  Request request;  // explicit in every field that changes the result: running it again gives the same clip
+  Task task = Task::t2va;
+  int width = 0, height = 0;
+  int frames = 0;              // on the 17k + 5 grid
+  int output_frames = 0;       // fewer with `exact`
+  int64_t output_samples = 0;  // per channel
+  int latent_frames = 0, latent_height = 0, latent_width = 0, audio_latents = 0;
+  uint64_t seed = 0;
+  int evaluations = 0;
+  double video_shift = 0, audio_shift = 0;
+  std::string profile, sampler, scheduler;
+  bool stock_sampler = false;
+  Compute compute{}, vae_compute{};
+  std::vector<Keyframe> keyframes;  // first, last
+  std::vector<InputFile> inputs;
+  std::vector<Choice> choices;
+  std::vector<std::string> notes;     // what was changed: snapping
+  std::vector<std::string> warnings;  // what may disappoint
+
+  Json to_json() const;  // values and where each came from
+};
+
+// Validates, fills in and snaps. Reads the keyframes, because the canvas may follow from them. Error(usage | io | data)
+// with one line: the field, its value, what is allowed, one suggestion.
+Resolved resolve(const Request& request, const ModelFacts& facts);
+
+// "STAGE" names that --dump takes.
+std::span<const char* const> dump_stages();
 
 }  // namespace h3

@@ -1,0 +1,200 @@
+// h3 generate and h3 rerun.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "apps/cli/command.h"
+#include "apps/cli/run_flags.h"
+#include "apps/cli/terminal.h"
+#include "base/error.h"
+#include "base/file_map.h"
+#include "pipeline/session.h"
+
+namespace h3 {
+namespace {
+
+// The one piece of process state: a signal handler can reach nothing else. It asks the running request to stop; a
+// second Ctrl-C ends the process at once.
+std::atomic<Control*> g_running{nullptr};
+
+void on_interrupt(int signal) {
+  if (Control* const control = g_running.load()) control->request_stop();
+  std::signal(signal, SIG_DFL);
+}
+
+class Interruptible {
+ public:
+  explicit Interruptible(Control& control) {
+    g_running.store(&control);
+    std::signal(SIGINT, on_interrupt);
+    std::signal(SIGTERM, on_interrupt);
+  }
+  ~Interruptible() {
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+    g_running.store(nullptr);
+  }
+};
+
+// What other programs need and this one has no use for, accepted where it means nothing and refused where it would.
+void check_foreign_flags(const Arguments& arguments) {
+  if (arguments.text("mode", "vid_gen") != "vid_gen") {
+    fail(Code::usage, "--mode: \"%s\" is not possible, this program makes clips: vid_gen",
+         arguments.text("mode").c_str());
+  }
+  if (arguments.has("cfg-scale") && std::atof(arguments.text("cfg-scale").c_str()) != 1) {
+    fail(Code::usage, "--cfg-scale: %s is not possible, the model is distilled and takes no guidance, drop the flag",
+         arguments.text("cfg-scale").c_str());
+  }
+  if (!arguments.text("negative-prompt").empty()) {
+    fail(Code::usage, "--negative-prompt: the model is distilled and takes no negative prompt, drop the flag");
+  }
+  if (arguments.whole("fps", 24) != 24) {
+    fail(Code::usage, "--fps: %d is not possible, the model makes 24 frames per second, drop the flag",
+         arguments.whole("fps", 24));
+  }
+}
+
+void write_report(const std::string& path, const RunReport& report) {
+  if (path.empty()) return;
+  AtomicFile file(path);
+  const std::string text = report.to_json().dump(1) + "\n";
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+void tell_before(Terminal& terminal, const Resolved& resolved, const Session& session) {
+  for (const std::string& note : resolved.notes) terminal.message("note: " + note);
+  for (const std::string& warning : resolved.warnings) terminal.log().write(LogLevel::warn, "%s", warning.c_str());
+  for (const Choice& choice : resolved.choices) {
+    terminal.log().write(LogLevel::info, "%-18s %s (%s)", choice.field.c_str(), choice.value.c_str(),
+                         choice.from.c_str());
+  }
+  terminal.log().write(LogLevel::info, "%-18s %s", "device", session.device().c_str());
+}
+
+void tell_after(Terminal& terminal, const Resolved& resolved, const RunReport& report) {
+  terminal.clear();
+  for (size_t i = resolved.warnings.size(); i < report.warnings.size(); ++i) {
+    terminal.log().write(LogLevel::warn, "%s", report.warnings[i].c_str());
+  }
+  terminal.log().write(LogLevel::info, "%-18s %.2f s, peak memory %.1f MiB", "total", report.seconds,
+                       static_cast<double>(report.peak_ram) / (1 << 20));
+  std::string files;
+  for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
+  std::printf("%s%s%dx%d, %d frames, seed %llu, %d evaluations, %.1f s\n", files.c_str(), files.empty() ? "" : ": ",
+              resolved.width, resolved.height, resolved.output_frames, static_cast<unsigned long long>(resolved.seed),
+              resolved.evaluations, report.seconds);
+}
+
+RunReport render(Terminal& terminal, Session& session, const Resolved& resolved, const std::string& report_path) {
+  tell_before(terminal, resolved, session);
+  Control control;
+  control.on_progress = [&](const Progress& progress) { terminal.progress(progress); };
+  RunReport report;
+  {
+    const Interruptible interruptible(control);
+    report = session.run(resolved, control);
+  }
+  write_report(report_path, report);
+  tell_after(terminal, resolved, report);
+  return report;
+}
+
+void check_report_path(const std::string& path) {
+  if (path.empty()) return;
+  AtomicFile probe(path);  // refuses now what would otherwise fail after the work; removes itself
+}
+
+std::string default_output(const Request& request) {
+  if (!request.output.empty() || !request.wav.empty() || !request.frames_dir.empty()) return request.output;
+  return default_clip_name();
+}
+
+// "clips/a.mp4" -> "clips/a-rerun.mp4"
+std::string rerun_name(const std::string& clip) {
+  const size_t dot = clip.find_last_of('.'), slash = clip.find_last_of('/');
+  if (dot == std::string::npos || (slash != std::string::npos && dot < slash)) return clip + "-rerun";
+  return clip.substr(0, dot) + "-rerun" + clip.substr(dot);
+}
+
+void check_same_inputs(const Recipe& recipe, const Resolved& resolved) {
+  for (const InputFile& recorded : recipe.inputs) {
+    for (const InputFile& now : resolved.inputs) {
+      if (now.field == recorded.field && now.hash != recorded.hash) {
+        fail(Code::data, "%s: %s is not the file this clip was made from, restore it", now.field.c_str(),
+             now.path.c_str());
+      }
+    }
+  }
+}
+
+void check_same_models(const Recipe& recipe, const std::vector<ModelId>& now) {
+  for (const ModelId& recorded : recipe.model_ids) {
+    bool found = false;
+    for (const ModelId& model : now) found = found || (model.role == recorded.role && model.id == recorded.id);
+    if (!found) {
+      fail(Code::data, "model: the %s of this clip (%s, id %s) is not among the model files, give it with --model",
+           recorded.role.c_str(), recorded.origin.c_str(), recorded.id.c_str());
+    }
+  }
+}
+
+void tell_difference(const std::string& a, const std::string& b) {
+  const FileMap first(a), second(b);
+  const std::span<const std::byte> x = first.bytes(), y = second.bytes();
+  size_t at = 0;
+  while (at < x.size() && at < y.size() && x[at] == y[at]) ++at;
+  if (at == x.size() && at == y.size()) {
+    std::printf("%s and %s are identical\n", a.c_str(), b.c_str());
+  } else {
+    std::printf("%s and %s differ from byte %zu on\n", a.c_str(), b.c_str(), at);
+  }
+}
+
+}  // namespace
+
+int run_generate(Arguments& arguments) {
+  check_foreign_flags(arguments);
+  Terminal terminal(level_of(arguments));
+  Request request = arguments.request();
+  request.output = default_output(request);
+  SessionOptions options = session_options(arguments);
+  options.models.insert(options.models.begin(), arguments.positional.begin(), arguments.positional.end());
+  Session session(options, terminal.log());
+  const Resolved resolved = session.resolve(request);
+  check_report_path(arguments.text("report"));
+  render(terminal, session, resolved, arguments.text("report"));
+  return 0;
+}
+
+int run_rerun(Arguments& arguments) {
+  if (arguments.positional.size() != 1) {
+    fail(Code::usage, "rerun takes one clip, found %zu: h3 rerun clip.mp4", arguments.positional.size());
+  }
+  Terminal terminal(level_of(arguments));
+  const std::string clip = arguments.positional[0];
+  const Recipe recipe = read_recipe(clip);
+  Request request = recipe.request;
+  const Request given = arguments.request();
+  request.output = given.output.empty() ? rerun_name(clip) : given.output;
+  request.dumps = given.dumps;
+  if (request.output == clip) fail(Code::usage, "output: %s is the clip itself, choose another name", clip.c_str());
+  SessionOptions options = session_options(arguments);
+  if (options.models.empty()) options.models = recipe.models;
+  if (options.tokenizer.empty()) options.tokenizer = recipe.tokenizer;
+  if (options.partition.empty()) options.partition = recipe.partition;
+  if (options.qkv_order.empty()) options.qkv_order = recipe.qkv_order;
+  if (options.tap == 0) options.tap = recipe.tap;
+  if (!arguments.has("device")) options.device = recipe.device;
+  Session session(options, terminal.log());
+  check_same_models(recipe, session.model_ids());
+  const Resolved resolved = session.resolve(request);
+  check_same_inputs(recipe, resolved);
+  check_report_path(arguments.text("report"));
+  render(terminal, session, resolved, arguments.text("report"));
+  tell_difference(clip, request.output);
+  return 0;
+}
+
+}  // namespace h3

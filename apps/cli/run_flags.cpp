@@ -1,0 +1,27 @@
+#include "apps/cli/run_flags.h"
+
+#include "apps/cli/terminal.h"
+#include "base/error.h"
+
+namespace h3 {
+
+LogLevel level_of(const Arguments& arguments) {
+  return parse_log_level(arguments.on("verbose") ? "info" : arguments.text("log-level", "warn"));
+}
+
+SessionOptions session_options(const Arguments& arguments) {
+  SessionOptions options;
+  options.models = arguments.all("model");
+  options.tokenizer = arguments.text("tokenizer");
+  options.partition = arguments.text("partition");
+  options.qkv_order = arguments.text("qkv-order");
+  options.tap = arguments.whole("te-layers", 0);
+  if (arguments.has("te-layers") && options.tap < 1) {
+    fail(Code::usage, "--te-layers: %d is not allowed, give 1 to 64, for example 50", options.tap);
+  }
+  options.device = arguments.text("device", "auto");
+  options.threads = arguments.whole("threads", 0);
+  return options;
+}
+
+}  // namespace h3

@@ -1,0 +1,38 @@
+#include "pipeline/engine.h"
+
+#include "base/error.h"
+#include "pipeline/model_facts.h"
+#include "pipeline/parts.h"
+
+namespace h3 {
+
+Engine::Engine(Context& context, Ops& ops, EngineOptions options)
+    : context_(context),
+      ops_(ops),
+      options_(std::move(options)),
+      files_(open_model_files(options_.open)),
+      facts_(model_facts(files_)),
+      parts_(std::make_unique<Parts>()) {}
+
+Engine::~Engine() = default;
+
+void Engine::release() { *parts_ = Parts(); }
+
+Recipe Engine::recipe(const Resolved& resolved) const {
+  Recipe recipe;
+  recipe.request = resolved.request;
+  recipe.inputs = resolved.inputs;
+  recipe.models = options_.open.paths;
+  recipe.tokenizer = options_.open.tokenizer;
+  if (options_.open.partition) recipe.partition = name_of(*options_.open.partition);
+  if (options_.open.qkv_order) recipe.qkv_order = name_of(*options_.open.qkv_order);
+  for (const Component& component : files_.components) {
+    if (component.role == Role::unknown) continue;
+    recipe.model_ids.push_back({name_of(component.role), component.source->id(), component.origin});
+  }
+  recipe.tap = options_.tap;
+  recipe.device = ops_.name();
+  return recipe;
+}
+
+}  // namespace h3

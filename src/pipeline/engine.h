@@ -1,0 +1,61 @@
+// From a resolved request to a clip. One Engine per set of model files and device; one run at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/context.h"
+#include "base/control.h"
+#include "ops/ops.h"
+#include "pipeline/report.h"
+#include "pipeline/request.h"
+#include "pipeline/stage_sink.h"
+#include "store/model_files.h"
+
+namespace h3 {
+
+struct FrameRun;  // model/vae/video_vae.h
+
+struct EngineOptions {
+  OpenOptions open;
+  int tap = 0;        // hidden state of the text encoder; 0 = the model's own
+  bool keep = false;  // keep every component loaded between stages and runs (servers); otherwise each is released
+                      // as soon as it has done its part, so that the text encoder and the transformer never coexist
+};
+
+// Where the parts of a finished clip go besides files.
+struct RunHooks {
+  StageSink sink;
+  std::function<void(const FrameRun& run)> on_frames;                              // in order
+  std::function<void(const std::vector<float>& samples, int64_t count)> on_audio;  // [2, count]
+};
+
+class Engine {
+ public:
+  // Opens the files and recognises their parts; reads no weights yet.
+  Engine(Context& context, Ops& ops, EngineOptions options);
+  ~Engine();
+
+  const ModelFacts& facts() const { return facts_; }
+  const ModelFiles& files() const { return files_; }
+  Recipe recipe(const Resolved& resolved) const;
+
+  // Errors carry the stage they happened in. On any error, and on a stop, no output file is left behind.
+  RunReport run(const Resolved& resolved, const Control& control, const RunHooks& hooks = {});
+  void release();  // every component
+
+ private:
+  struct Parts;
+  friend class Run;
+
+  Context& context_;
+  Ops& ops_;
+  EngineOptions options_;
+  ModelFiles files_;
+  ModelFacts facts_;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace h3

@@ -1,0 +1,174 @@
+// The fields of a request and their JSON form. One table drives both directions.
+#include "pipeline/request.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <variant>
+
+#include "base/error.h"
+#include "base/nearest.h"
+
+namespace h3 {
+namespace {
+
+using Member = std::variant<std::string Request::*, std::optional<int> Request::*, std::optional<double> Request::*,
+                            std::optional<bool> Request::*, std::optional<Seed> Request::*, Dumps Request::*>;
+
+struct Field {
+  const char* key;
+  Member member;
+};
+
+// JSON key -> member. `dumps` has no entry in to_json of a resolved request: where a run is looked into does not change
+// it.
+const Field kFields[] = {
+    {"prompt", &Request::prompt},
+    {"prompt_embeds", &Request::prompt_embeds},
+    {"width", &Request::width},
+    {"height", &Request::height},
+    {"aspect", &Request::aspect},
+    {"short_edge", &Request::short_edge},
+    {"frames", &Request::frames},
+    {"seconds", &Request::seconds},
+    {"exact", &Request::exact},
+    {"steps", &Request::steps},
+    {"seed", &Request::seed},
+    {"first_frame", &Request::first_frame},
+    {"last_frame", &Request::last_frame},
+    {"fit", &Request::fit},
+    {"profile", &Request::profile},
+    {"sampler", &Request::sampler},
+    {"scheduler", &Request::scheduler},
+    {"video_shift", &Request::video_shift},
+    {"audio_shift", &Request::audio_shift},
+    {"stock_sampler", &Request::stock_sampler},
+    {"precision", &Request::precision},
+    {"vae_precision", &Request::vae_precision},
+    {"audio", &Request::audio},
+    {"quality", &Request::quality},
+    {"output", &Request::output},
+    {"wav", &Request::wav},
+    {"frames_dir", &Request::frames_dir},
+    {"dumps", &Request::dumps},
+};
+
+[[noreturn]] void wrong(const std::string& key, const Json& value, const char* expected) {
+  fail(Code::usage, "%s: %s is not allowed, give %s", key.c_str(), value.dump().c_str(), expected);
+}
+
+int whole_number(const std::string& key, const Json& value) {
+  if (!value.is_integer()) wrong(key, value, "a whole number");
+  const int64_t number = value.as_int();
+  if (number < INT32_MIN || number > INT32_MAX) wrong(key, value, "a smaller whole number");
+  return static_cast<int>(number);
+}
+
+Dumps parse_dumps(const std::string& key, const Json& value) {
+  if (!value.is_object()) wrong(key, value, "an object of STAGE: FILE");
+  Dumps dumps;
+  for (const auto& [stage, file] : value.members()) {
+    if (!file.is_string()) wrong(key + "." + stage, file, "a file name");
+    dumps.emplace_back(stage, file.as_string());
+  }
+  return dumps;
+}
+
+// One overload per member type: from JSON, and back (null = unset).
+struct Setter {
+  Request& request;
+  const std::string& key;
+  const Json& value;
+  void operator()(std::string Request::*member) const {
+    if (!value.is_string()) wrong(key, value, "a string");
+    request.*member = value.as_string();
+  }
+  void operator()(std::optional<int> Request::*member) const { request.*member = whole_number(key, value); }
+  void operator()(std::optional<double> Request::*member) const {
+    if (!value.is_number()) wrong(key, value, "a number");
+    request.*member = value.as_double();
+  }
+  void operator()(std::optional<bool> Request::*member) const {
+    if (!value.is_bool()) wrong(key, value, "true or false");
+    request.*member = value.as_bool();
+  }
+  void operator()(std::optional<Seed> Request::*member) const { request.*member = parse_seed(value); }
+  void operator()(Dumps Request::*member) const { request.*member = parse_dumps(key, value); }
+};
+
+struct Getter {
+  const Request& request;
+  Json operator()(std::string Request::*member) const {
+    return (request.*member).empty() ? Json() : Json(request.*member);
+  }
+  template <typename T>
+  Json operator()(std::optional<T> Request::*member) const {
+    return request.*member ? Json(*(request.*member)) : Json();
+  }
+  Json operator()(std::optional<Seed> Request::*member) const {
+    if (!(request.*member)) return Json();
+    return (request.*member)->random ? Json(-1) : seed_json((request.*member)->value);
+  }
+  Json operator()(Dumps Request::*member) const {
+    if ((request.*member).empty()) return Json();
+    Json object = Json::object();
+    for (const auto& [stage, file] : request.*member) object.set(stage, file);
+    return object;
+  }
+};
+
+}  // namespace
+
+Seed parse_seed(const Json& value) {
+  const char* const allowed = "a whole number from 0 to 18446744073709551615, or -1 to draw one";
+  if (value.is_null()) return {0, true};
+  if (value.is_integer()) {
+    const int64_t number = value.as_int();
+    if (number < -1) wrong("seed", value, allowed);
+    return number < 0 ? Seed{0, true} : Seed{static_cast<uint64_t>(number), false};
+  }
+  if (!value.is_string()) wrong("seed", value, allowed);
+  const std::string& text = value.as_string();
+  if (text == "-1") return {0, true};
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  errno = 0;
+  const unsigned long long number = digits ? std::strtoull(text.c_str(), nullptr, 10) : 0;
+  if (!digits || errno == ERANGE) wrong("seed", value, allowed);
+  return {number, false};
+}
+
+Json seed_json(uint64_t seed) {
+  return seed <= static_cast<uint64_t>(INT64_MAX) ? Json(static_cast<int64_t>(seed)) : Json(std::to_string(seed));
+}
+
+std::vector<std::string> request_keys() {
+  std::vector<std::string> keys;
+  for (const Field& field : kFields) keys.emplace_back(field.key);
+  return keys;
+}
+
+void set_field(Request& request, const std::string& key, const Json& value) {
+  for (const Field& field : kFields) {
+    if (key == field.key) return std::visit(Setter{request, key, value}, field.member);
+  }
+  fail(Code::usage, "unknown field %s%s", key.c_str(), suggestion(key, request_keys()).c_str());
+}
+
+Json Request::to_json() const {
+  Json object = Json::object();
+  for (const Field& field : kFields) {
+    Json value = std::visit(Getter{*this}, field.member);
+    if (!value.is_null()) object.set(field.key, std::move(value));
+  }
+  return object;
+}
+
+Request Request::from_json(const Json& json) {
+  if (!json.is_object()) fail(Code::usage, "a request must be a JSON object, found %s", json.dump().c_str());
+  Request request;
+  for (const auto& [key, value] : json.members()) set_field(request, key, value);
+  return request;
+}
+
+const char* name_of(Task task) { return task == Task::fl2va ? "fl2va" : "t2va"; }
+
+}  // namespace h3

@@ -1,0 +1,491 @@
+// Validation: from what was asked to what will be done.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+#include "base/file_map.h"
+#include "base/hash.h"
+#include "base/nearest.h"
+#include "base/utf8.h"
+#include "model/dit/layout.h"
+#include "ops/ops.h"
+#include "pipeline/request.h"
+#include "sampling/sampler.h"
+#include "sampling/schedule.h"
+
+namespace h3 {
+namespace {
+
+// What a profile stands for besides its noise (spec dit 5, 6; vae 8.1): its schedule and sampler, and how a lone last
+// frame is brought onto the canvas.
+struct ProfileRow {
+  const char *name, *scheduler, *sampler;
+  Fit later, lone_last;
+};
+
+constexpr ProfileRow kProfiles[] = {
+    {"diffusers", "linspace", "euler", Fit::cover, Fit::stretch},
+    {"comfy", "simple", "euler", Fit::cover, Fit::cover},
+    {"cortiq", "two-clock", "two-clock", Fit::cover, Fit::stretch},
+    {"sdcpp", "discrete", "euler", Fit::stretch, Fit::stretch},
+};
+
+template <typename Rows>
+std::vector<std::string> names_of(const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  return names;
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+const std::string& one_of(const char* field, const std::string& value, const std::vector<std::string>& allowed) {
+  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+    fail(Code::usage, "%s: \"%s\" is not known, give %s%s", field, value.c_str(), listed(allowed).c_str(),
+         suggestion(value, allowed).c_str());
+  }
+  return value;
+}
+
+void in_range(const char* field, int64_t value, int64_t low, int64_t high, const char* example) {
+  if (value >= low && value <= high) return;
+  fail(Code::usage, "%s: %lld is not allowed, give %lld to %lld, for example %s", field, static_cast<long long>(value),
+       static_cast<long long>(low), static_cast<long long>(high), example);
+}
+
+std::string size_text(int width, int height) { return strf("%dx%d", width, height); }
+
+// "16:9", "16/9", "1.78"; the ratio must lie in 1:4 .. 4:1 (spec dit 4).
+double parse_aspect(const std::string& text) {
+  const size_t split = text.find_first_of(":/x");
+  char* end = nullptr;
+  double ratio = std::strtod(text.c_str(), &end);
+  bool ok = end != text.c_str();
+  if (split != std::string::npos) {
+    ok = ok && end == text.c_str() + split;
+    const char* second = text.c_str() + split + 1;
+    const double denominator = std::strtod(second, &end);
+    ok = ok && end != second && denominator > 0;
+    ratio = ok ? ratio / denominator : 0;
+  }
+  if (!ok || *end != '\0' || !std::isfinite(ratio) || ratio <= 0) {
+    fail(Code::usage, "aspect: \"%s\" is not a ratio, give WIDTH:HEIGHT, for example 16:9", text.c_str());
+  }
+  if (ratio < 0.25 || ratio > 4) {
+    fail(Code::usage, "aspect: \"%s\" is not allowed, give 1:4 to 4:1, for example 16:9", text.c_str());
+  }
+  return ratio;
+}
+
+int snap_side(int side) {
+  const int snapped = (side + kSideStep / 2) / kSideStep * kSideStep;
+  return std::clamp(snapped, kMinSide, kMaxSide);
+}
+
+// The folder of `path` must exist and be writable, so that a run cannot fail on its first write.
+void check_folder_of(const char* field, const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    fail(Code::io, "%s: the folder of %s does not exist, create it or choose another path", field, path.c_str());
+  }
+  if (::access(folder.c_str(), W_OK) != 0) {
+    fail(Code::io, "%s: cannot write into %s: %s", field, folder.c_str(), std::strerror(errno));
+  }
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    fail(Code::usage, "%s: %s is a folder, give a file name", field, path.c_str());
+  }
+}
+
+uint64_t draw_seed() {
+  std::random_device device;
+  // 53 bits: the drawn seed survives every JSON reader that keeps numbers in doubles.
+  return (static_cast<uint64_t>(device()) << 32 | device()) & ((uint64_t{1} << 53) - 1);
+}
+
+class Resolver {
+ public:
+  Resolver(const Request& request, const ModelFacts& facts) : asked_(request), facts_(facts) { out_.request = request; }
+
+  Resolved run() {
+    prompt();
+    parts();
+    keyframe_pictures();
+    canvas();
+    length();
+    sampling();
+    precision();
+    files();
+    fit_keyframes();
+    explicit_request();
+    return std::move(out_);
+  }
+
+ private:
+  std::string given(const std::string& field) const {
+    const auto found = asked_.origin.find(field);
+    return found == asked_.origin.end() ? "given" : found->second;
+  }
+  std::string default_of() const { return "default of the " + facts_.name; }
+  void choose(const char* field, std::string value, std::string from) {
+    out_.choices.push_back({field, std::move(value), std::move(from)});
+  }
+
+  void prompt();
+  void parts();
+  void keyframe_pictures();
+  void canvas();
+  Canvas asked_canvas(std::string& from);
+  void length();
+  void sampling();
+  void shifts();
+  void precision();
+  void files();
+  void fit_keyframes();
+  void explicit_request();
+  std::string default_text(const char* field, const std::string& value, const std::string& fallback);
+  int default_short_edge() const {
+    return facts_.short_edge > 0 ? facts_.short_edge : std::min(facts_.width, facts_.height);
+  }
+
+  const Request& asked_;
+  const ModelFacts& facts_;
+  const ProfileRow* profile_ = nullptr;
+  Resolved out_;
+};
+
+void Resolver::prompt() {
+  const std::string& text = asked_.prompt;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_sequence(std::string_view(text).substr(i));
+    if (length == 0) fail(Code::usage, "prompt: byte %zu is not valid UTF-8, give the prompt as UTF-8 text", i);
+    i += length;
+  }
+  if (!asked_.prompt_embeds.empty()) {
+    if (!text.empty()) out_.notes.push_back("prompt: recorded only, the embeddings of prompt_embeds are used");
+    return;
+  }
+  if (text.empty()) fail(Code::usage, "prompt: it is empty, describe the clip, for example \"a red ball bounces\"");
+  for (const char* pad : {"<|image_pad|>", "<|video_pad|>"}) {
+    if (text.find(pad) != std::string::npos) {
+      fail(Code::usage, "prompt: it contains %s, which stands for a picture inside the model, remove it", pad);
+    }
+  }
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    out_.warnings.push_back("prompt: it is blank, so the clip will show anything");
+  }
+}
+
+// What the request needs of the model, before anything large is read.
+void Resolver::parts() {
+  const bool keyframes =
+      asked_.first_picture || asked_.last_picture || !asked_.first_frame.empty() || !asked_.last_frame.empty();
+  const char* const field = !asked_.first_frame.empty() || asked_.first_picture ? "first_frame" : "last_frame";
+  const bool embeds = !asked_.prompt_embeds.empty();
+  const char* const hint = "add the file that has it to the model files";
+  if (!facts_.dit) fail(Code::usage, "model: the files have no transformer, %s", hint);
+  if (!facts_.video_decoder) fail(Code::usage, "model: the files have no video decoder (video VAE), %s", hint);
+  if (!facts_.audio_decoder && asked_.audio.value_or(true)) {
+    fail(Code::usage, "model: the files have no audio decoder (audio VAE), %s, or ask for no sound", hint);
+  }
+  if (!embeds && !facts_.conditioner) {
+    fail(Code::usage, "model: the files have no text encoder, %s, or give saved embeddings (prompt_embeds)", hint);
+  }
+  if (!embeds && !facts_.tokenizer) {
+    fail(Code::usage,
+         "model: no tokenizer was found inside or beside the files, give the folder with tokenizer.json or with "
+         "vocab.json and merges.txt (tokenizer)");
+  }
+  if (keyframes && !embeds && !facts_.vision) {
+    fail(Code::usage,
+         "%s: the text encoder has no vision tower, so it cannot see a keyframe, use one that has it or "
+         "drop the keyframe",
+         field);
+  }
+  if (keyframes && !facts_.video_encoder) {
+    fail(Code::usage,
+         "%s: the video VAE has no encoder, so it cannot take a keyframe, use one that has it or drop the "
+         "keyframe",
+         field);
+  }
+  out_.task = keyframes ? Task::fl2va : Task::t2va;
+  choose("task", name_of(out_.task), keyframes ? "a keyframe is given" : "no keyframe is given");
+}
+
+void Resolver::keyframe_pictures() {
+  const auto load = [&](bool last, const std::string& path, const std::shared_ptr<const Image>& picture) {
+    if (path.empty() && !picture) return;
+    Keyframe keyframe{last, path, picture ? *picture : read_image(path)};
+    const char* const field = last ? "last_frame" : "first_frame";
+    for (const std::string& warning : keyframe.picture.warnings) {
+      out_.warnings.push_back(std::string(field) + ": " + warning);
+    }
+    // Runs are repeated from their metadata, which therefore says which picture it was.
+    const std::vector<uint8_t>& rgb = keyframe.picture.rgb;
+    out_.inputs.push_back({field, path, fnv1a64(std::as_bytes(std::span(rgb)))});
+    out_.keyframes.push_back(std::move(keyframe));
+  };
+  load(false, asked_.first_frame, asked_.first_picture);
+  load(true, asked_.last_frame, asked_.last_picture);
+  if (!asked_.prompt_embeds.empty()) {
+    const FileMap map(asked_.prompt_embeds);
+    out_.inputs.push_back({"prompt_embeds", asked_.prompt_embeds, fnv1a64(map.bytes())});
+  }
+}
+
+Canvas Resolver::asked_canvas(std::string& from) {
+  const Request& r = asked_;
+  if (r.width) in_range("width", *r.width, kMinSide, kMaxSide, std::to_string(facts_.width).c_str());
+  if (r.height) in_range("height", *r.height, kMinSide, kMaxSide, std::to_string(facts_.height).c_str());
+  if (r.short_edge) in_range("short_edge", *r.short_edge, kMinSide, kMaxSide, "768");
+  const bool both = r.width && r.height;
+  if (both && (!r.aspect.empty() || r.short_edge)) {
+    fail(Code::usage, "%s: width and height already fix the canvas (%s), drop one of them",
+         r.aspect.empty() ? "short_edge" : "aspect", size_text(*r.width, *r.height).c_str());
+  }
+  from = given("width");
+  if (both) return {*r.width, *r.height};
+  if ((r.width || r.height) && r.aspect.empty()) {
+    fail(Code::usage, "%s: %d is given alone, give %s too, or an aspect", r.width ? "width" : "height",
+         r.width ? *r.width : *r.height, r.width ? "height" : "width");
+  }
+  const int short_edge = r.short_edge.value_or(default_short_edge());
+  if (!r.aspect.empty()) {
+    const double ratio = parse_aspect(r.aspect);
+    from = "aspect " + r.aspect;
+    if (r.width) return {*r.width, static_cast<int>(std::lround(*r.width / ratio))};
+    if (r.height) return {static_cast<int>(std::lround(*r.height * ratio)), *r.height};
+    return canvas_for_aspect(ratio, 1, short_edge, facts_.max_pixels);
+  }
+  if (!out_.keyframes.empty()) {
+    const Image& picture = out_.keyframes[0].picture;
+    const double ratio = static_cast<double>(picture.width) / picture.height;
+    const char* const field = out_.keyframes[0].last ? "last_frame" : "first_frame";
+    if (ratio < 0.25 || ratio > 4) {
+      fail(Code::usage, "%s: %s is narrower than 1:4 or wider than 4:1, give width and height of the clip", field,
+           size_text(picture.width, picture.height).c_str());
+    }
+    from = strf("%s is %s", field, size_text(picture.width, picture.height).c_str());
+    return canvas_for_aspect(picture.width, picture.height, short_edge, facts_.max_pixels);
+  }
+  if (r.short_edge) {
+    from = strf("short edge %d", short_edge);
+    return canvas_for_aspect(facts_.width, facts_.height, short_edge, facts_.max_pixels);
+  }
+  from = default_of();
+  return {facts_.width, facts_.height};
+}
+
+void Resolver::canvas() {
+  std::string from;
+  const Canvas asked = asked_canvas(from);
+  out_.width = snap_side(asked.width);
+  out_.height = snap_side(asked.height);
+  if (out_.width != asked.width || out_.height != asked.height) {
+    const std::string was = size_text(asked.width, asked.height);
+    from = "snapped from " + was;
+    out_.notes.push_back(strf("size: %s is not a multiple of %d, using %s", was.c_str(), kSideStep,
+                              size_text(out_.width, out_.height).c_str()));
+  }
+  choose("size", size_text(out_.width, out_.height), from);
+  out_.latent_width = out_.width / 16;
+  out_.latent_height = out_.height / 16;
+  const int64_t pixels = static_cast<int64_t>(out_.width) * out_.height;
+  if (pixels > facts_.trained_pixels) {
+    out_.warnings.push_back(strf("size: %s is %lld pixels, the model was trained up to %lld",
+                                 size_text(out_.width, out_.height).c_str(), static_cast<long long>(pixels),
+                                 static_cast<long long>(facts_.trained_pixels)));
+  }
+}
+
+void Resolver::length() {
+  if (asked_.frames && asked_.seconds) {
+    fail(Code::usage, "seconds: %g is given beside frames %d, drop one of them", *asked_.seconds, *asked_.frames);
+  }
+  int frames = facts_.frames;
+  std::string from = default_of();
+  if (asked_.frames) {
+    in_range("frames", *asked_.frames, 1, kMaxFrames, std::to_string(facts_.frames).c_str());
+    frames = *asked_.frames;
+    from = given("frames");
+  } else if (asked_.seconds) {
+    const double most = static_cast<double>(kMaxFrames) / kFramesPerSecond;
+    if (!(*asked_.seconds > 0) || !(*asked_.seconds <= most)) {
+      fail(Code::usage, "seconds: %g is not allowed, give more than 0 and at most %.1f, for example 5", *asked_.seconds,
+           most);
+    }
+    frames = std::max(1, static_cast<int>(std::lround(*asked_.seconds * kFramesPerSecond)));
+    from = strf("%g seconds", *asked_.seconds);
+  }
+  out_.frames = align_frames(frames);
+  const bool exact = asked_.exact.value_or(false);
+  out_.output_frames = exact ? frames : out_.frames;
+  if (out_.frames != frames) {
+    from = strf("snapped up from %d", frames);
+    out_.notes.push_back(exact ? strf("frames: rendering %d (17k+5), writing the %d asked for", out_.frames, frames)
+                               : strf("frames: %d is not of the form 17k+5, using %d (%.2f s)", frames, out_.frames,
+                                      static_cast<double>(out_.frames) / kFramesPerSecond));
+  }
+  choose("frames", std::to_string(out_.frames), from);
+  out_.latent_frames = latent_frames(out_.frames);
+  out_.audio_latents = audio_latents(out_.frames);
+  constexpr int64_t rate = 32000, per_latent = 800;  // vae 1
+  out_.output_samples = exact ? std::min(per_latent * out_.audio_latents, frames * rate / kFramesPerSecond)
+                              : per_latent * out_.audio_latents;
+  if (out_.frames < facts_.trained_frames_min || out_.frames > facts_.trained_frames_max) {
+    out_.warnings.push_back(strf("frames: %d is outside the %d to %d that the model was trained on", out_.frames,
+                                 facts_.trained_frames_min, facts_.trained_frames_max));
+  }
+}
+
+std::string Resolver::default_text(const char* field, const std::string& value, const std::string& fallback) {
+  choose(field, value.empty() ? fallback : value, value.empty() ? default_of() : given(field));
+  return value.empty() ? fallback : value;
+}
+
+void Resolver::sampling() {
+  const Seed seed = asked_.seed.value_or(Seed{facts_.seed, false});
+  out_.seed = seed.random ? draw_seed() : seed.value;
+  choose("seed", std::to_string(out_.seed), seed.random ? "drawn" : asked_.seed ? given("seed") : default_of());
+
+  out_.profile = default_text("profile", asked_.profile, facts_.profile);
+  one_of("profile", out_.profile, names_of(kProfiles));
+  for (const ProfileRow& row : kProfiles) {
+    if (out_.profile == row.name) profile_ = &row;
+  }
+  out_.scheduler = default_text("scheduler", asked_.scheduler, profile_->scheduler);
+  one_of("scheduler", out_.scheduler, names_of(schedules()));
+  out_.sampler = default_text("sampler", asked_.sampler, profile_->sampler);
+  one_of("sampler", out_.sampler, names_of(samplers()));
+  out_.stock_sampler = asked_.stock_sampler.value_or(false);
+
+  out_.evaluations = asked_.steps.value_or(facts_.evaluations);
+  in_range("steps", out_.evaluations, 1, kMaxEvaluations, std::to_string(facts_.evaluations).c_str());
+  choose("steps", strf("%d evaluations (%d grid points)", out_.evaluations, out_.evaluations + 1),
+         asked_.steps ? given("steps") : default_of());
+  shifts();
+}
+
+void Resolver::shifts() {
+  const auto pick = [&](const char* field, const std::optional<double>& value, double fallback) {
+    const double shift = value.value_or(fallback);
+    if (!(shift > 0) || !(shift <= 100)) {
+      fail(Code::usage, "%s: %g is not allowed, give more than 0 and at most 100, for example %g", field, shift,
+           fallback);
+    }
+    choose(field, strf("%g", shift), value ? given(field) : default_of());
+    return shift;
+  };
+  out_.video_shift = pick("video_shift", asked_.video_shift, facts_.video_shift);
+  out_.audio_shift = pick("audio_shift", asked_.audio_shift, facts_.audio_shift);
+}
+
+void Resolver::precision() {
+  const std::string compute = default_text("precision", asked_.precision, facts_.precision);
+  one_of("precision", compute, {"f32", "bf16"});
+  out_.compute = compute == "bf16" ? Compute::bf16 : Compute::f32;
+  const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
+  one_of("vae_precision", vae, {"f32", "bf16"});
+  out_.vae_compute = vae == "bf16" ? Compute::bf16 : Compute::f32;
+  in_range("quality", asked_.quality.value_or(18), 0, 51, "18 (0 is lossless, 51 the smallest file)");
+}
+
+void Resolver::files() {
+  const Request& r = asked_;
+  if (!r.output.empty()) check_clip_path(r.output);
+  if (!r.wav.empty()) check_folder_of("wav", r.wav);
+  if (!r.frames_dir.empty()) check_clip_path(r.frames_dir + "/");
+  std::vector<std::string> stages(dump_stages().begin(), dump_stages().end());
+  for (const auto& [stage, file] : r.dumps) {
+    one_of("dump", stage, stages);
+    check_folder_of("dump", file);
+  }
+  std::vector<std::pair<const char*, std::string>> written = {{"output", r.output}, {"wav", r.wav}};
+  for (const auto& [stage, file] : r.dumps) written.emplace_back("dump", file);
+  for (size_t i = 0; i < written.size(); ++i) {
+    const auto& [field, path] = written[i];
+    if (path.empty()) continue;
+    for (const std::string& input : {r.first_frame, r.last_frame, r.prompt_embeds}) {
+      if (path == input) fail(Code::usage, "%s: %s is also an input, choose another name", field, path.c_str());
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (path == written[j].second) {
+        fail(Code::usage, "%s: %s is already the file of %s, choose another name", field, path.c_str(),
+             written[j].first);
+      }
+    }
+  }
+  if (r.audio.has_value() && !*r.audio && !r.wav.empty()) {
+    fail(Code::usage, "wav: %s is asked for although the clip is to have no sound, drop one of them", r.wav.c_str());
+  }
+}
+
+// spec dit 4, vae 8.1: the first of the list is stretched, a later one cover-cropped; `fit` overrides both.
+void Resolver::fit_keyframes() {
+  if (!asked_.fit.empty()) one_of("fit", asked_.fit, {"stretch", "cover", "contain"});
+  for (size_t i = 0; i < out_.keyframes.size(); ++i) {
+    Keyframe& keyframe = out_.keyframes[i];
+    Fit fit = i > 0 ? profile_->later : keyframe.last ? profile_->lone_last : Fit::stretch;
+    if (asked_.fit == "stretch") fit = Fit::stretch;
+    if (asked_.fit == "cover") fit = Fit::cover;
+    if (asked_.fit == "contain") fit = Fit::contain;
+    const char* const name = fit == Fit::stretch ? "stretch" : fit == Fit::cover ? "cover" : "contain";
+    choose(keyframe.last ? "last_frame.fit" : "first_frame.fit", name,
+           asked_.fit.empty() ? "rule of the profile" : given("fit"));
+    keyframe.picture = fit_to_canvas(keyframe.picture, out_.width, out_.height, fit);
+  }
+}
+
+void Resolver::explicit_request() {
+  Request& r = out_.request;
+  r.width = out_.width;
+  r.height = out_.height;
+  r.aspect.clear();
+  r.short_edge.reset();
+  r.frames = out_.output_frames;  // snaps to out_.frames again
+  r.seconds.reset();
+  r.seed = Seed{out_.seed, false};
+  r.steps = out_.evaluations;
+  r.profile = out_.profile;
+  r.scheduler = out_.scheduler;
+  r.sampler = out_.sampler;
+  r.video_shift = out_.video_shift;
+  r.audio_shift = out_.audio_shift;
+  r.precision = out_.compute == Compute::bf16 ? "bf16" : "f32";
+  r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : "f32";
+}
+
+}  // namespace
+
+Resolved resolve(const Request& request, const ModelFacts& facts) { return Resolver(request, facts).run(); }
+
+std::span<const char* const> dump_stages() {
+  static constexpr const char* kStages[] = {"text",     "keyframes", "noise",  "latents",
+                                            "velocity", "final",     "frames", "audio"};
+  return kStages;
+}
+
+Json Resolved::to_json() const {
+  Json values = Json::object();
+  for (const Choice& choice : choices) {
+    values.set(choice.field, Json::object({{"value", choice.value}, {"from", choice.from}}));
+  }
+  values.set("latent_frames", latent_frames).set("latent_width", latent_width).set("latent_height", latent_height);
+  values.set("audio_latents", audio_latents).set("output_frames", output_frames);
+  values.set("output_samples", output_samples);
+  return values;
+}
+
+}  // namespace h3

@@ -1,0 +1,502 @@
+// One run, stage by stage (spec dit 8).
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "model/dit/layout.h"
+#include "pipeline/parts.h"
+#include "sampling/noise.h"
+#include "sampling/rows.h"
+#include "sampling/sampler.h"
+#include "sampling/schedule.h"
+
+namespace h3 {
+namespace {
+
+constexpr int kVideoChannels = 24, kVideoRow = 96, kAudioRow = 32;
+
+double rms(const std::vector<float>& values) {
+  double squares = 0;
+  for (const float value : values) squares += static_cast<double>(value) * value;
+  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
+}
+
+std::vector<float> image_pixels(const Image& image) {
+  // Spec vae 8.4: x = (fl32(u8) / 255 - mean) / std in f32, in that order; planar.
+  constexpr float kMean[3] = {0.485f, 0.456f, 0.406f}, kStd[3] = {0.229f, 0.224f, 0.225f};
+  const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
+  std::vector<float> planar(3 * pixels);
+  for (size_t channel = 0; channel < 3; ++channel) {
+    for (size_t i = 0; i < pixels; ++i) {
+      planar[channel * pixels + i] =
+          (static_cast<float>(image.rgb[3 * i + channel]) / 255.0f - kMean[channel]) / kStd[channel];
+    }
+  }
+  return planar;
+}
+
+}  // namespace
+
+class Run {
+ public:
+  Run(Engine& engine, const Resolved& resolved, const Control& control, const RunHooks& hooks)
+      : engine_(engine), parts_(*engine.parts_), ops_(engine.ops_), r_(resolved), control_(control), hooks_(hooks) {}
+
+  RunReport run();
+
+ private:
+  // Runs `work` as a named stage: timed, logged, and named in its errors.
+  template <typename Work>
+  void stage(const char* name, int64_t items, const Work& work);
+  bool wants(const char* name) const { return hooks_.sink.wants && hooks_.sink.wants(name); }
+  void take(StageResult result) const { hooks_.sink.take(result); }
+  const Component& component(Role role) const;
+
+  void load_conditioner_part();
+  void encode_text();
+  void load_decoders();
+  void encode_keyframes();
+  void draw_noise();
+  void load_dit_part();
+  void pack();
+  void denoise();
+  void denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity);
+  void check_velocity(int step, const Streams& velocity, const View& flags);
+  void dump_step(int step, const Streams& streams, StageResult& result, const char* video, const char* audio) const;
+  void decode_audio();
+  void decode_video();
+  void open_writer();
+
+  Engine& engine_;
+  Engine::Parts& parts_;
+  Ops& ops_;
+  const Resolved& r_;
+  const Control& control_;
+  const RunHooks& hooks_;
+  RunReport report_;
+
+  SavedText text_;
+  std::vector<std::vector<float>> condition_latents_;  // [24, 1, h, w] each
+  std::vector<float> condition_rows_;                  // noised, packed
+  Noise noise_;
+  Schedule schedule_;
+  PackedLayout layout_;
+  std::vector<float> video_rows_, audio_rows_;  // clean, after the loop
+  std::vector<float> samples_;                  // [2, output_samples]
+  std::unique_ptr<ClipWriter> writer_;
+};
+
+template <typename Work>
+void Run::stage(const char* name, int64_t items, const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    work();
+    ops_.sync();
+  } catch (const Error& error) {
+    // A numeric error names its stage itself, with the step.
+    if (error.code() == Code::cancelled || error.code() == Code::numeric) throw;
+    throw error.with_context(name);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.stages.push_back({name, seconds, items});
+  engine_.context_.log.write(LogLevel::info, "%-18s %8.2f s", name, seconds);
+}
+
+const Component& Run::component(Role role) const {
+  const Component* const found =
+      role == Role::dit ? engine_.files_.find_dit(Partition::fl2va) : engine_.files_.find(role);
+  if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(role));
+  return *found;
+}
+
+// ---- text ----------------------------------------------------------------------------------------------------------
+void Run::load_conditioner_part() {
+  const bool vision = !r_.keyframes.empty();
+  const bool usable = parts_.conditioner && parts_.text_compute == r_.compute && (parts_.text_vision || !vision);
+  if (usable) return;
+  parts_.conditioner.reset();
+  stage("load text encoder", 1, [&] {
+    ConditionerOptions options;
+    options.compute = r_.compute;
+    options.tap = engine_.options_.tap;
+    options.vision = vision;
+    options.control = &control_;
+    parts_.conditioner = load_conditioner(ops_, engine_.files_, options);
+  });
+  parts_.text_compute = r_.compute;
+  parts_.text_vision = vision;
+}
+
+void Run::encode_text() {
+  if (!r_.request.prompt_embeds.empty()) {
+    stage("read embeddings", 1, [&] { text_ = read_saved_text(r_.request.prompt_embeds); });
+  } else {
+    load_conditioner_part();
+    stage("encode text", 1, [&] {
+      std::vector<PromptMedia> media;
+      for (const Keyframe& keyframe : r_.keyframes) {
+        PromptMedia entry;
+        entry.frames.push_back({keyframe.picture.width, keyframe.picture.height, keyframe.picture.rgb});
+        media.push_back(std::move(entry));
+      }
+      Conditioning conditioning = parts_.conditioner->encode(r_.request.prompt, media, control_);
+      text_ = {conditioning.rows, conditioning.width, std::move(conditioning.embeds), std::move(conditioning.tags),
+               std::move(conditioning.ids)};
+    });
+    if (!engine_.options_.keep) parts_.conditioner.reset();
+  }
+  require_finite("encode text", 0, 0, "prompt embeddings", text_.embeds);
+  const bool seen = std::find(text_.tags.begin(), text_.tags.end(), 0) != text_.tags.end();
+  if (!r_.keyframes.empty() && !seen) {
+    report_.warnings.push_back("prompt_embeds: the saved embeddings were made without the keyframes");
+  }
+  report_.text_rows = text_.rows;
+  if (wants("text")) {
+    StageResult result{"text", {}, {}};
+    result.tensors.push_back({"prompt_embeds", {text_.rows, text_.width}, text_.embeds, {}, {}});
+    result.tensors.push_back({"text_token_tags", {text_.rows}, {}, text_.tags, {}});
+    if (!text_.ids.empty()) result.tensors.push_back({"token_ids", {text_.rows}, {}, text_.ids, {}});
+    result.metadata["prompt"] = r_.request.prompt;
+    take(std::move(result));
+  }
+}
+
+// ---- autoencoders --------------------------------------------------------------------------------------------------
+// Before the transformer: a decoder that cannot be loaded is found out before the sampling, not after it.
+void Run::load_decoders() {
+  const bool encoder = !r_.keyframes.empty();
+  const bool usable = parts_.video && parts_.video_compute == r_.vae_compute && (parts_.video_encoder || !encoder);
+  if (!usable) {
+    parts_.video.reset();
+    stage("load video VAE", 1, [&] {
+      VideoVaeOptions options;
+      options.compute = r_.vae_compute;
+      options.encoder = encoder;
+      parts_.video = load_video_vae(ops_, component(Role::video_vae), options);
+    });
+    parts_.video_compute = r_.vae_compute;
+    parts_.video_encoder = encoder;
+  }
+  if (!parts_.audio && r_.request.audio.value_or(true)) {
+    stage("load audio VAE", 1, [&] { parts_.audio = load_audio_vae(ops_, component(Role::audio_vae)); });
+  }
+}
+
+void Run::encode_keyframes() {
+  if (r_.keyframes.empty()) return;
+  const int64_t positions = static_cast<int64_t>(r_.latent_height) * r_.latent_width;
+  stage("encode keyframes", static_cast<int64_t>(r_.keyframes.size()), [&] {
+    for (const Keyframe& keyframe : r_.keyframes) {
+      const std::vector<float> pixels = image_pixels(keyframe.picture);
+      const std::vector<float> moments = parts_.video->encode_moments(pixels.data(), 1, r_.height, r_.width, control_);
+      // Only the reference samples the posterior; the other programs take its mean (spec vae 7).
+      const Posterior posterior = r_.profile == "diffusers" ? Posterior::sample42 : Posterior::mean;
+      condition_latents_.push_back(condition_latent(*parts_.video, moments, positions, posterior));
+      require_finite("encode keyframes", 0, 0, "condition latent", condition_latents_.back());
+    }
+  });
+  if (!wants("keyframes")) return;
+  StageResult result{"keyframes", {}, {}};
+  for (size_t i = 0; i < r_.keyframes.size(); ++i) {
+    const std::string index = std::to_string(i);
+    result.tensors.push_back({"keyframe_u8." + index, {r_.height, r_.width, 3}, {}, {}, r_.keyframes[i].picture.rgb});
+    result.tensors.push_back({"condition_latent." + index,
+                              {kVideoChannels, 1, r_.latent_height, r_.latent_width},
+                              condition_latents_[i],
+                              {},
+                              {}});
+  }
+  take(std::move(result));
+}
+
+// ---- noise and packing
+// -----------------------------------------------------------------------------------------------
+void Run::draw_noise() {
+  const NoiseProfile& profile = noise_profile(r_.profile);
+  NoiseSpec spec;
+  spec.seed = r_.seed;
+  spec.video = {r_.latent_frames, r_.latent_height, r_.latent_width};
+  spec.audio_latents = r_.audio_latents;
+  spec.conditions.assign(r_.keyframes.size(), {1, r_.latent_height, r_.latent_width});
+  stage("draw noise", 1, [&] {
+    noise_ = profile.draw(spec);
+    for (size_t i = 0; i < condition_latents_.size(); ++i) {
+      std::vector<float> rows =
+          patchify(condition_latents_[i].data(), kVideoChannels, 1, r_.latent_height, r_.latent_width);
+      noise_condition(profile, rows, noise_.conditions[i]);
+      condition_rows_.insert(condition_rows_.end(), rows.begin(), rows.end());
+    }
+  });
+  if (!wants("noise")) return;
+  StageResult result{"noise", {}, {}};
+  const auto latent = [&](const std::vector<float>& rows, int frames) {
+    return unpatchify(rows.data(), kVideoChannels, frames, r_.latent_height, r_.latent_width);
+  };
+  for (size_t i = 0; i < noise_.conditions.size(); ++i) {
+    result.tensors.push_back({"noise_condition." + std::to_string(i),
+                              {kVideoChannels, 1, r_.latent_height, r_.latent_width},
+                              latent(noise_.conditions[i], 1),
+                              {},
+                              {}});
+  }
+  result.tensors.push_back({"noise_video",
+                            {kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width},
+                            latent(noise_.video, r_.latent_frames),
+                            {},
+                            {}});
+  result.tensors.push_back({"noise_audio_rows", {2 * r_.audio_latents, kAudioRow}, noise_.audio, {}, {}});
+  if (!condition_rows_.empty()) {
+    const int64_t rows = static_cast<int64_t>(condition_rows_.size()) / kVideoRow;
+    result.tensors.push_back({"condition_rows", {rows, kVideoRow}, condition_rows_, {}, {}});
+  }
+  take(std::move(result));
+}
+
+void Run::pack() {
+  LayoutSpec spec;
+  spec.text_tags = text_.tags;
+  for (const Keyframe& keyframe : r_.keyframes) {
+    LayoutBlock block;
+    block.kind = keyframe.last ? LayoutBlock::Kind::last_frame : LayoutBlock::Kind::first_frame;
+    block.latent_frames = 1;
+    block.latent_height = r_.latent_height;
+    block.latent_width = r_.latent_width;
+    spec.blocks.push_back(block);
+  }
+  spec.latent_frames = r_.latent_frames;
+  spec.latent_height = r_.latent_height;
+  spec.latent_width = r_.latent_width;
+  spec.audio_latents = r_.audio_latents;
+  layout_ = build_layout(spec);
+  report_.sequence_rows = layout_.rows;
+}
+
+// ---- denoising
+// -------------------------------------------------------------------------------------------------------
+void Run::load_dit_part() {
+  if (parts_.dit && parts_.dit_compute == r_.compute) return;
+  parts_.dit.reset();
+  stage("load transformer", 1, [&] {
+    DitOptions options;
+    options.compute = r_.compute;
+    options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
+    parts_.dit = load_dit(ops_, component(Role::dit), options, control_);
+  });
+  parts_.dit_compute = r_.compute;
+  const DitConfig& config = parts_.dit->config();
+  if (config.text_dim != text_.width) {
+    fail(Code::data,
+         "the prompt embeddings have %lld features, the transformer reads %lld; use the text encoder that "
+         "belongs to it",
+         static_cast<long long>(text_.width), static_cast<long long>(config.text_dim));
+  }
+}
+
+void Run::denoise() {
+  schedule_ = make_schedule(r_.scheduler, {r_.evaluations, r_.video_shift, r_.audio_shift});
+  pack();
+  load_dit_part();
+  std::unique_ptr<DitSession> session;
+  stage("prepare", 1, [&] {
+    DitRequest request;
+    request.layout = &layout_;
+    request.text = text_.embeds;
+    request.condition_video = condition_rows_;
+    request.video_times = schedule_.video.time;
+    request.audio_times = schedule_.audio.time;
+    session = parts_.dit->start(std::move(request), control_);
+  });
+  Device& device = ops_.device();
+  const int64_t video_rows = layout_.target_video_rows(), audio_rows = layout_.target_audio_rows();
+  const Tensor video = upload_f32(device, noise_.video.data(), {video_rows, kVideoRow}, DType::f32, "video latents");
+  const Tensor audio = upload_f32(device, noise_.audio.data(), {audio_rows, kAudioRow}, DType::f32, "audio latents");
+  const Tensor video_velocity(device, DType::f32, {video_rows, kVideoRow}, "video velocity");
+  const Tensor audio_velocity(device, DType::f32, {audio_rows, kAudioRow}, "audio velocity");
+  const std::string name = r_.stock_sampler ? "stock" : r_.sampler;
+  const std::unique_ptr<Sampler> sampler = make_sampler(name, ops_, schedule_, {video, audio});
+  stage("denoise", schedule_.evaluations(), [&] {
+    denoise_loop(*session, *sampler, {video_velocity, audio_velocity});
+  });
+  const Streams clean = sampler->result();
+  ops_.sync();
+  video_rows_ = download_f32(clean.video);
+  audio_rows_ = download_f32(clean.audio);
+  report_.evaluations = schedule_.evaluations();
+  session.reset();
+  if (!engine_.options_.keep) parts_.dit.reset();
+}
+
+void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity) {
+  const int steps = schedule_.evaluations();
+  StageResult latents{"latents", {}, {}}, velocities{"velocity", {}, {}};
+  const Tensor flags = upload_i32(ops_.device(), {0}, "finite flags");
+  const int64_t allocations = ops_.device().allocations();
+  for (int step = 0; step < steps; ++step) {
+    control_.progress("denoise", step, steps);
+    const Streams input = sampler.input(step);
+    session.evaluate(step, input.video, input.audio, velocity.video, velocity.audio);
+    check_velocity(step, velocity, flags);
+    if (wants("velocity")) dump_step(step, velocity, velocities, "video_velocity.", "audio_velocity.");
+    sampler.advance(step, velocity);
+    if (wants("latents")) {
+      dump_step(step, sampler.input(step), latents, "video_rows_after_step.", "audio_rows_after_step.");
+    }
+  }
+  // Everything a step needs was made before the first one.
+  H3_ASSERT(ops_.device().allocations() == allocations);
+  control_.progress("denoise", steps, steps);
+  if (wants("velocity")) take(std::move(velocities));
+  if (wants("latents")) take(std::move(latents));
+}
+
+void Run::check_velocity(int step, const Streams& velocity, const View& flags) {
+  ops_.check_finite(velocity.video, flags);
+  ops_.check_finite(velocity.audio, flags);
+  ops_.sync();
+  int32_t bad = 0;
+  ops_.device().download(flags, &bad);
+  if (bad == 0) return;
+  const int steps = schedule_.evaluations();
+  require_finite("denoise", step + 1, steps, "video velocity", download_f32(velocity.video));
+  require_finite("denoise", step + 1, steps, "audio velocity", download_f32(velocity.audio));
+}
+
+void Run::dump_step(int step, const Streams& streams, StageResult& result, const char* video, const char* audio) const {
+  ops_.sync();
+  const auto add = [&](const char* prefix, const View& view, int64_t columns) {
+    StageTensor tensor{prefix + std::to_string(step), {}, download_f32(view), {}, {}};
+    tensor.dims = {static_cast<int64_t>(tensor.f32.size()) / columns, columns};
+    result.metadata[tensor.name + ".rms"] = strf("%.6g", rms(tensor.f32));
+    result.tensors.push_back(std::move(tensor));
+  };
+  add(video, streams.video, kVideoRow);
+  add(audio, streams.audio, kAudioRow);
+}
+
+// ---- decoding
+// --------------------------------------------------------------------------------------------------------
+void Run::decode_audio() {
+  if (!parts_.audio || !r_.request.audio.value_or(true)) return;
+  stage("decode audio", r_.audio_latents, [&] {
+    const std::vector<float> all = parts_.audio->decode(audio_rows_.data(), r_.audio_latents, control_);
+    const int64_t count = static_cast<int64_t>(all.size()) / 2, kept = std::min(count, r_.output_samples);
+    samples_.assign(all.begin(), all.begin() + kept);
+    samples_.insert(samples_.end(), all.begin() + count, all.begin() + count + kept);
+  });
+  if (hooks_.on_audio) hooks_.on_audio(samples_, static_cast<int64_t>(samples_.size()) / 2);
+  if (wants("audio")) {
+    take({"audio", {{"audio", {2, static_cast<int64_t>(samples_.size()) / 2}, samples_, {}, {}}}, {}});
+  }
+  if (!engine_.options_.keep) parts_.audio.reset();
+}
+
+void Run::open_writer() {
+  const Request& request = r_.request;
+  std::string path = request.output;
+  ClipOptions options;
+  options.width = r_.width;
+  options.height = r_.height;
+  options.audio = !samples_.empty();
+  options.quality = request.quality.value_or(18);
+  options.metadata = report_.recipe.to_json().dump();
+  options.wav_path = request.wav;
+  options.frames_dir = request.frames_dir;
+  if (path.empty() && !options.frames_dir.empty()) {
+    path = options.frames_dir + "/";
+    options.frames_dir.clear();
+  } else if (path.empty() && !options.wav_path.empty()) {
+    path.swap(options.wav_path);
+  }
+  if (path.empty()) return;
+  writer_ = open_clip(path, options);
+  if (options.audio) writer_->set_audio(samples_.data(), static_cast<int64_t>(samples_.size()) / 2);
+}
+
+void Run::decode_video() {
+  const std::vector<float> latent =
+      unpatchify(video_rows_.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width);
+  Watchdog watchdog(r_.width, r_.height);
+  if (!samples_.empty()) watchdog.set_audio(samples_.data(), 2, static_cast<int64_t>(samples_.size()) / 2);
+  StageTensor kept{"frames", {3, r_.output_frames, r_.height, r_.width}, {}, {}, {}};
+  const size_t pixels = static_cast<size_t>(r_.width) * static_cast<size_t>(r_.height);
+  if (wants("frames")) kept.f32.resize(3 * static_cast<size_t>(r_.output_frames) * pixels);
+  std::vector<float> cut;
+  stage("decode video", r_.frames, [&] {
+    open_writer();
+    parts_.video->decode(
+        latent.data(), r_.latent_frames, r_.latent_height, r_.latent_width, control_, [&](const FrameRun& given) {
+          FrameRun run = given;
+          run.frames = std::min(run.frames, r_.output_frames - run.first);
+          if (run.frames <= 0) return;
+          if (run.frames < given.frames) {  // planar: fewer frames is another layout
+            cut.resize(3 * static_cast<size_t>(run.frames) * pixels);
+            for (size_t c = 0; c < 3; ++c) {
+              const size_t bytes = static_cast<size_t>(run.frames) * pixels * sizeof(float);
+              std::memcpy(cut.data() + c * static_cast<size_t>(run.frames) * pixels,
+                          given.rgb + c * static_cast<size_t>(given.frames) * pixels, bytes);
+            }
+            run.rgb = cut.data();
+          }
+          watchdog.add_frames(run.rgb, run.frames);
+          if (writer_) writer_->add_frames(run.rgb, run.frames);
+          if (hooks_.on_frames) hooks_.on_frames(run);
+          if (kept.f32.empty()) return;
+          for (size_t c = 0; c < 3; ++c) {
+            const size_t count = static_cast<size_t>(run.frames) * pixels;
+            std::copy_n(run.rgb + c * count, count,
+                        kept.f32.data() +
+                            (c * static_cast<size_t>(r_.output_frames) + static_cast<size_t>(run.first)) * pixels);
+          }
+        });
+    if (writer_) report_.files = writer_->finish();
+  });
+  if (!kept.f32.empty()) take({"frames", {std::move(kept)}, {}});
+  report_.findings = watchdog.findings();
+  for (const Finding& finding : report_.findings) {
+    if (!finding.ok) report_.warnings.push_back(finding.text);
+  }
+  if (!engine_.options_.keep) parts_.video.reset();
+}
+
+RunReport Run::run() {
+  const auto start = std::chrono::steady_clock::now();
+  ops_.device().reset_peak();
+  report_.recipe = engine_.recipe(r_);
+  report_.resolved = r_.to_json();
+  report_.notes = r_.notes;
+  report_.warnings = r_.warnings;
+  encode_text();
+  load_decoders();
+  encode_keyframes();
+  draw_noise();
+  denoise();
+  if (wants("final")) {
+    StageResult result{"final", {}, {}};
+    result.tensors.push_back(
+        {"latents",
+         {kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width},
+         unpatchify(video_rows_.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width),
+         {},
+         {}});
+    result.tensors.push_back({"audio_latents",
+                              {2, kAudioRow, r_.audio_latents},
+                              audio_rows_to_planes(audio_rows_.data(), kAudioRow, r_.audio_latents),
+                              {},
+                              {}});
+    take(std::move(result));
+  }
+  decode_audio();
+  decode_video();
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.peak_ram = peak_resident_bytes();
+  report_.peak_device = ops_.device().is_host() ? 0 : ops_.device().peak_bytes();
+  return std::move(report_);
+}
+
+RunReport Engine::run(const Resolved& resolved, const Control& control, const RunHooks& hooks) {
+  return Run(*this, resolved, control, hooks).run();
+}
+
+}  // namespace h3

@@ -1,0 +1,72 @@
+#include "pipeline/session.h"
+
+#include "backends/list.h"
+#include "base/context.h"
+#include "base/error.h"
+#include "model/vae/video_vae.h"
+#include "pipeline/engine.h"
+#include "pipeline/setup.h"
+
+namespace h3 {
+namespace {
+
+EngineOptions engine_options(const SessionOptions& options) {
+  if (options.tap < 0 || options.tap > 64) {
+    fail(Code::usage, "te_layers: %d is not allowed, give 1 to 64, for example 50", options.tap);
+  }
+  return {open_options(options), options.tap, options.keep};
+}
+
+int checked_threads(int threads) {
+  if (threads < 0 || threads > 1024) {
+    fail(Code::usage, "threads: %d is not allowed, give 1 to 1024, for example 4", threads);
+  }
+  return threads;
+}
+
+}  // namespace
+
+struct Session::State {
+  State(const SessionOptions& options, Log& log)
+      : pool(checked_threads(options.threads)),
+        context{pool, log},
+        ops(make_backend(options.device, context)),
+        engine(context, *ops, engine_options(options)) {}
+
+  ThreadPool pool;
+  Context context;
+  std::unique_ptr<Ops> ops;
+  Engine engine;
+};
+
+Session::Session(const SessionOptions& options, Log& log) : state_(std::make_unique<State>(options, log)) {}
+Session::~Session() = default;
+
+const ModelFacts& Session::facts() const { return state_->engine.facts(); }
+std::string Session::device() const { return state_->ops->name(); }
+Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine.facts()); }
+
+std::vector<ModelId> Session::model_ids() const { return state_->engine.recipe({}).model_ids; }
+
+RunReport Session::run(const Resolved& resolved, const Control& control, const FrameSink& sink) {
+  RunHooks hooks;
+  if (sink.frames) hooks.on_frames = [&](const FrameRun& run) { sink.frames(run.rgb, run.first, run.frames); };
+  if (sink.audio) {
+    hooks.on_audio = [&](const std::vector<float>& samples, int64_t count) { sink.audio(samples.data(), count); };
+  }
+  const Dumps& dumps = resolved.request.dumps;
+  hooks.sink.wants = [&](const std::string& stage) {
+    for (const auto& [name, path] : dumps) {
+      if (name == stage) return true;
+    }
+    return false;
+  };
+  hooks.sink.take = [&](const StageResult& result) {
+    for (const auto& [name, path] : dumps) {
+      if (name == result.stage) write_stage(path, result);
+    }
+  };
+  return state_->engine.run(resolved, control, hooks);
+}
+
+}  // namespace h3

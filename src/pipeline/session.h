@@ -1,0 +1,41 @@
+// What a front end needs and nothing below it: a device, a model, and runs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/control.h"
+#include "base/log.h"
+#include "pipeline/report.h"
+#include "pipeline/request.h"
+#include "pipeline/setup.h"
+
+namespace h3 {
+
+// A finished clip as it is made, for callers that do not want a file.
+struct FrameSink {
+  std::function<void(const float* planar_rgb, int first, int frames)> frames;  // [3, frames, height, width] in 0..1
+  std::function<void(const float* samples, int64_t count)> audio;              // [2, count], before the frames
+};
+
+class Session {
+ public:
+  Session(const SessionOptions& options, Log& log);
+  ~Session();
+
+  const ModelFacts& facts() const;
+  std::string device() const;
+  // Validates against this model.
+  Resolved resolve(const Request& request) const;
+  // Renders; files as the request names them. Nothing is left behind on an error or a stop.
+  RunReport run(const Resolved& resolved, const Control& control, const FrameSink& sink = {});
+  std::vector<ModelId> model_ids() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace h3
