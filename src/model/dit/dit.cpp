@@ -91,6 +91,35 @@ std::unique_ptr<Dit> load_dit(Ops& ops, const Component& component, const DitOpt
   return std::make_unique<dit::Transformer>(ops, component, options, control);
 }
 
+DitInspection inspect_dit(const Component& component, Log& log) {
+  const dit::Source source = dit::read_source(component, log);
+  DitInspection out;
+  out.config = source.config;
+  const auto count = [](const MatrixSource& matrix) { return matrix.rows * matrix.cols; };
+  const auto add_adaln = [&](const dit::AdalnSource& adaln) {
+    if (adaln.weight.parts.empty()) return;
+    out.adaln_values += count(adaln.weight);
+    out.adaln_stored_bytes += adaln.weight.stored_bytes();
+  };
+  for (const auto* stack : {&source.blocks, &source.refiner}) {
+    for (const dit::BlockSource& block : *stack) {
+      for (const MatrixSource* matrix : {&block.qkv, &block.out, &block.fc1, &block.fc2}) {
+        out.block_values += count(*matrix);
+        out.block_stored_bytes += matrix->stored_bytes();
+      }
+      out.other_values += 2 * (source.config.hidden + source.config.head_dim);
+      add_adaln(block.adaln);
+    }
+  }
+  add_adaln(source.final_adaln);
+  for (const MatrixSource* matrix :
+       {&source.video_in, &source.audio_in, &source.text_in, &source.video_out, &source.audio_out}) {
+    out.other_values += count(*matrix) + matrix->rows;
+  }
+  out.other_values += 2 * source.config.hidden;
+  return out;
+}
+
 DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation) {
   DitMemory memory;
   memory.workspace = plan_workspace(dit::session_slots(config, layout, evaluations, activation)).bytes;

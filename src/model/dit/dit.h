@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/control.h"
+#include "base/log.h"
 #include "model/dit/config.h"
 #include "model/dit/layout.h"
 #include "ops/ops.h"
@@ -69,6 +70,15 @@ class Dit {
 };
 
 std::unique_ptr<Dit> load_dit(Ops& ops, const Component& component, const DitOptions& options, const Control& control);
+
+// What the weights amount to, without loading them. Values, not bytes: what they take depends on the compute type.
+struct DitInspection {
+  DitConfig config;
+  int64_t block_values = 0, block_stored_bytes = 0;  // matmuls of the blocks, which follow DitOptions::compute
+  int64_t adaln_values = 0, adaln_stored_bytes = 0;  // read once per schedule, never resident
+  int64_t other_values = 0;                          // input and output projections, norms
+};
+DitInspection inspect_dit(const Component& component, Log& log);
 
 // What a session will hold on the device, before it is started.
 struct DitMemory {
