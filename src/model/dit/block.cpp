@@ -39,8 +39,8 @@ Block make_block(Ops& ops, const BlockSource& source, const std::string& label, 
   return block;
 }
 
-void attention_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
-                      const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name) {
+void attention_heads(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
+                     const BlockScratch& scratch, const Probe& probe, const std::string& name) {
   const int64_t inner = config.inner();
   ops.linear(*block.qkv, h, scratch.qkv);
   const auto heads = [&](int64_t part) { return scratch.qkv.slice(1, part * inner, inner).split(1, config.head_dim); };
@@ -67,8 +67,6 @@ void attention_branch(Ops& ops, const Block& block, const DitConfig& config, con
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   ops.attention(args);
   probe(name + ".attn_heads", scratch.attention);
-  ops.linear(*block.out, scratch.attention, y);
-  probe(name + ".attn_out", y);
 }
 
 void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,

@@ -45,9 +45,10 @@ struct BlockScratch {
   View gate_value;  // [chunk, 2 ffn] T; the MLP runs over chunks of rows, which bounds this
 };
 
-// y = out(attention(q, k, v of h)); rope.cos empty: no rotation. Scratch: qkv, attention.
-void attention_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
-                      const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name);
+// attention = softmax(q k^T) v of the heads of h, before the output projection; rope.cos empty: no rotation.
+// Scratch: qkv.
+void attention_heads(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
+                     const BlockScratch& scratch, const Probe& probe, const std::string& name);
 
 // y = fc2(silu(gate) * value). Scratch: gate_value.
 void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,

@@ -10,7 +10,7 @@ namespace {
 
 // Calls of one block, for the lifetimes of the workspace; what is alive in all of them outlives the block. `wide` holds
 // the input of the attention branch and, once that is consumed, the heads' output; it carries over into the next block.
-enum Call : int { kStart = 0, kNorm1, kQkv, kAttention, kOut, kNorm2, kMlp, kEnd };
+enum Call : int { kStart = 0, kNorm1, kHeads, kOut, kNorm2, kMlp, kEnd };
 
 // The MLP's hidden layer takes 2 ffn values a row; from here on it is made in chunks of rows that fit where q, k and v
 // were, so that long sequences do not pay for it twice.
@@ -148,10 +148,10 @@ void Session::refine_text(const std::vector<float>& text) {
     const std::string name = "refiner" + std::to_string(i);
     workspace_.enter(kNorm1);
     ops_.rms_norm(e, block.norm1, config.norm_eps, NormRounding::once, part(h1_));
-    workspace_.enter(kQkv);
-    workspace_.enter(kAttention);
+    workspace_.enter(kHeads);
+    attention_heads(ops_, block, config, part(h1_), {}, scratch(rows), probe_, name);
     workspace_.enter(kOut);
-    attention_branch(ops_, block, config, part(h1_), {}, scratch(rows), part(y1_), probe_, name);
+    ops_.linear(*block.out, part(attention_), part(y1_));
     workspace_.enter(kNorm2);
     ops_.add(e, part(y1_), e);
     ops_.rms_norm(e, block.norm2, config.norm_eps, NormRounding::once, part(h2_));
@@ -226,10 +226,11 @@ void Session::run_block(int64_t i, bool norm_follows) {
   const std::string name = probe_.active() ? "b" + std::to_string(i) : std::string();
   const BlockScratch views = scratch(layout_.rows);
   if (probe_.active()) probe_(name + ".adaln", bank_->blocks[static_cast<size_t>(i)]);
-  workspace_.enter(kQkv);
-  workspace_.enter(kAttention);
+  workspace_.enter(kHeads);
+  attention_heads(ops_, block, config, h1_, rope_, views, probe_, name);
   workspace_.enter(kOut);
-  attention_branch(ops_, block, config, h1_, rope_, views, y1_, probe_, name);
+  ops_.linear(*block.out, attention_, y1_);
+  if (probe_.active()) probe_(name + ".attn_out", y1_);
   workspace_.enter(kNorm2);
   ops_.gate_norm(x_, y1_, gate(i, 2), block.norm2, config.norm_eps, modulation(i, 3), h2_);
   workspace_.enter(kMlp);
@@ -303,7 +304,7 @@ std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& lay
       keep("final_ids", DType::i32, {evaluations, targets}),
       keep("now", DType::i32, {rows}),
       keep("final_now", DType::i32, {targets}),
-      {"qkv", type, {rows, 3 * inner}, kQkv, kAttention},
+      {"qkv", type, {rows, 3 * inner}, kHeads, kHeads},
       {"y1", type, {rows, hidden}, kOut, kNorm2},
       {"h2", type, {rows, hidden}, kNorm2, kMlp},
       {"y2", type, {rows, hidden}, kMlp, kEnd},
