@@ -209,7 +209,8 @@ class Ops {
   virtual void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) = 0;
   // y = x + sin(a x)^2 * inv; a, inv [C] f32; x, y [C, L]. In place allowed.
   virtual void snake(const View& x, const View& a, const View& inv, const View& y) = 0;
-  // Anti-aliased snake: 2x up (12 taps `up`), snake, 2x down (12 taps `down`), replicate padding. x, y [C, L].
+  // Anti-aliased snake: 2x up (12 taps `up`), snake, 2x down (12 taps `down`), replicate padding. x, y [C, L]. In place
+  // allowed.
   virtual void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
                         const View& y) = 0;
 

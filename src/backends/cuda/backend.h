@@ -96,8 +96,9 @@ class CudaOps final : public Ops {
 // Casts and int8 helpers shared by linear.cpp and kernels/quantise.cu.
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
-void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, float* scale);
-void dequantise_rows(cudaStream_t stream, const int32_t* acc, const float* row_scale, const float* column_scale,
-                     const float* bias, const View& y);
+// q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].
+void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale);
+void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,
+                     const float* column_scale, const float* bias, const View& y);
 
 }  // namespace h3::cuda

@@ -32,8 +32,10 @@ DType operand_type(Compute compute) {
     case Compute::f32: return DType::f32;
     case Compute::f16: return DType::f16;
     case Compute::int8: return DType::i8;
-    default: return DType::bf16;
+    case Compute::packed: return DType::f32;  // the stored values are kept exactly
+    case Compute::bf16: break;
   }
+  return DType::bf16;
 }
 
 bool exact_in(DType type, const std::vector<float>& values) {
@@ -80,7 +82,8 @@ LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
 
 void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) {
   const int64_t cols = source.cols, width = size_of(linear.operand);
-  linear.data = ops_.device_.allocate(source.rows * cols * width, linear.label.c_str());
+  const int64_t pitch = linear.in_padded;
+  linear.data = ops_.device_.allocate(linear.out_padded * pitch * width, linear.label.c_str());
   if (linear.operand == DType::i8) linear.scales = ops_.device_.allocate(source.rows * 4, linear.label.c_str());
   const int64_t step = std::max<int64_t>(1, kStageBytes / (cols * 4));
   std::vector<float> decoded;
@@ -98,12 +101,12 @@ void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) 
     for (int64_t done = 0; done < part.rows; done += step) {
       const int64_t count = std::min(step, part.rows - done);
       decoded.resize(static_cast<size_t>(count * cols));
-      staged.resize(static_cast<size_t>(count * cols * width));
+      staged.assign(static_cast<size_t>(count * pitch * width), std::byte{0});
       const FormatRow& format = row_of(part.matrix.format);
       ops_.context_.pool.parallel(count, [&](int64_t r) {
         float* values = &decoded[r * cols];
         format.decode_row(part.matrix, part.first + done + r, values);
-        std::byte* out = &staged[r * cols * width];
+        std::byte* out = &staged[r * pitch * width];
         if (linear.operand == DType::f32) {
           std::memcpy(out, values, static_cast<size_t>(cols) * 4);
         } else if (linear.operand == DType::i8) {
@@ -119,7 +122,7 @@ void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) 
           }
         }
       });
-      const View view = make_view(ops_.device_, target + (row + done) * cols * width, linear.operand, {count, cols});
+      const View view = make_view(ops_.device_, target + (row + done) * pitch * width, linear.operand, {count, pitch});
       ops_.device_.upload(staged.data(), view);
     }
     row += part.rows;
@@ -150,10 +153,11 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
   linear->out = spec.weight.rows;
   linear->compute = spec.compute;
   linear->operand = operand_type(spec.compute);
-  if (linear->operand == DType::i8 && (linear->in % 16 != 0 || linear->out % 16 != 0)) {
-    linear->refusals.push_back(strf("cublaslt_int8: %lld x %lld is not a multiple of 16 on both sides",
-                                    static_cast<long long>(linear->out), static_cast<long long>(linear->in)));
-    linear->operand = DType::f32;
+  linear->in_padded = linear->in;
+  linear->out_padded = linear->out;
+  if (linear->operand == DType::i8) {
+    linear->in_padded = (linear->in + 15) / 16 * 16;
+    linear->out_padded = (linear->out + 15) / 16 * 16;
   }
   linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
   upload_weight(*linear, spec.weight);
@@ -189,9 +193,10 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, in
   }
   const cudaDataType_t operand = blas_type(weight.operand);
   const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
-  check(blas.cublasLtMatrixLayoutCreate(&plan->a, operand, u(weight.in), u(weight.out), weight.in), "a matrix layout");
-  check(blas.cublasLtMatrixLayoutCreate(&plan->b, operand, u(weight.in), u(rows), ldx), "a matrix layout");
-  check(blas.cublasLtMatrixLayoutCreate(&plan->d, blas_type(out), u(weight.out), u(rows), ldy), "a matrix layout");
+  check(blas.cublasLtMatrixLayoutCreate(&plan->a, operand, u(weight.in_padded), u(weight.out_padded),
+                                         weight.in_padded), "a matrix layout");
+  check(blas.cublasLtMatrixLayoutCreate(&plan->b, operand, u(weight.in_padded), u(rows), ldx), "a matrix layout");
+  check(blas.cublasLtMatrixLayoutCreate(&plan->d, blas_type(out), u(weight.out_padded), u(rows), ldy), "a matrix layout");
   cublasLtMatmulPreference_t preference = nullptr;
   check(blas.cublasLtMatmulPreferenceCreate(&preference), "a matmul preference");
   const size_t limit = static_cast<size_t>(kWorkspaceBytes);
@@ -231,14 +236,14 @@ void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
   if (rows == 0) return;
   if (weight.operand == DType::i8) {
     // One allocation serves the quantised rows, their scales and the accumulators.
-    const int64_t q_bytes = (rows * weight.in + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
-    auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out * 4));
+    const int64_t q_bytes = (rows * weight.in_padded + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
+    auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out_padded * 4));
     auto* q = reinterpret_cast<int8_t*>(base);
     auto* scale = reinterpret_cast<float*>(base + q_bytes);
     auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
-    quantise_rows(ops_.stream(), x, q, scale);
-    matmul(weight, q, weight.in, rows, acc, weight.out, DType::i32, false);
-    dequantise_rows(ops_.stream(), acc, scale, static_cast<const float*>(weight.scales.data()),
+    quantise_rows(ops_.stream(), x, q, weight.in_padded, scale);
+    matmul(weight, q, weight.in_padded, rows, acc, weight.out_padded, DType::i32, false);
+    dequantise_rows(ops_.stream(), acc, weight.out_padded, scale, static_cast<const float*>(weight.scales.data()),
                     static_cast<const float*>(weight.bias_f32.data()), y);
     return;
   }

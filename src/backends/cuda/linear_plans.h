@@ -12,6 +12,7 @@ namespace h3::cuda {
 // A weight on the card. `data` holds [out, in] in the operand type; int8 adds one f32 scale per output.
 struct CudaLinear final : Linear {
   DType operand = DType::f32;
+  int64_t in_padded = 0, out_padded = 0;  // int8 operands are padded with zeros to multiples of 16
   Buffer data, scales, bias_f32, bias_epilogue;
   DType epilogue_type = DType::f32;  // type of bias_epilogue: exact in it, so cuBLASLt may add it
   // Plans by (rows, row strides, output type); filled on first use of a shape.

@@ -1,5 +1,6 @@
-// The generic attention kernels: tensor cores (mma.sync) for bf16 and f16, plain FMAs for f32. Online softmax, O(S) memory. cuDNN is
-// preferred where it takes the shape; these take every head size up to 128, GQA, causal masks and any row strides.
+// The generic attention kernels: tensor cores (mma.sync) for bf16 and f16 heads up to 128, plain FMAs for f32 and wider
+// heads. Online softmax, O(S) memory. cuDNN is preferred where it takes the shape; these take every head size up to 256,
+// GQA, causal masks and any row strides.
 #include "backends/cuda/kernels/common.cuh"
 
 namespace h3::cuda {
@@ -225,22 +226,23 @@ __global__ void __launch_bounds__(kThreads) attention_mma_kernel(Args a) {
   }
 }
 
-// f32: a warp owns one query at a time; 32 keys of the step lie in shared memory, one per lane.
+// A warp owns one query at a time; 32 keys of the step lie in shared memory as f32, one per lane. P stays f32.
 constexpr int kF32Queries = 16, kF32Warps = 4, kF32Keys = 32, kF32Dim = 256;
 
-__global__ void __launch_bounds__(kF32Warps * 32) attention_f32_kernel(Args a) {
+template <typename T>
+__global__ void __launch_bounds__(kF32Warps * 32) attention_fma_kernel(Args a) {
   extern __shared__ float shared[];
   const int pad = a.d + 1;
   float *qs = shared, *ks = qs + kF32Queries * a.d, *vs = ks + kF32Keys * pad;
   const int64_t q0 = blockIdx.x * int64_t{kF32Queries};
   const int head = blockIdx.y, batch = blockIdx.z, kv = head / a.group, d = a.d;
-  const float* q = reinterpret_cast<const float*>(a.q) + batch * a.q_batch + head * a.q_head;
-  const float* k = reinterpret_cast<const float*>(a.k) + batch * a.k_batch + kv * a.k_head;
-  const float* v = reinterpret_cast<const float*>(a.v) + batch * a.v_batch + kv * a.v_head;
+  const T* q = reinterpret_cast<const T*>(a.q) + batch * a.q_batch + head * a.q_head;
+  const T* k = reinterpret_cast<const T*>(a.k) + batch * a.k_batch + kv * a.k_head;
+  const T* v = reinterpret_cast<const T*>(a.v) + batch * a.v_batch + kv * a.v_head;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, per_warp = kF32Queries / kF32Warps;
   for (int i = threadIdx.x; i < kF32Queries * d; i += blockDim.x) {
     const int64_t row = q0 + i / d;
-    qs[i] = row < a.queries ? q[row * a.q_row + i % d] : 0.0f;
+    qs[i] = row < a.queries ? to_float(q[row * a.q_row + i % d]) : 0.0f;
   }
   constexpr int kMaxParts = kF32Dim / 32;
   float acc[kF32Queries / kF32Warps][kMaxParts] = {}, top[kF32Queries / kF32Warps], sum[kF32Queries / kF32Warps] = {};
@@ -251,8 +253,8 @@ __global__ void __launch_bounds__(kF32Warps * 32) attention_f32_kernel(Args a) {
     for (int i = threadIdx.x; i < kF32Keys * d; i += blockDim.x) {
       const int r = i / d, c = i % d;
       const bool inside = key0 + r < a.keys;
-      ks[r * pad + c] = inside ? k[(key0 + r) * a.k_row + c] : 0.0f;
-      vs[r * pad + c] = inside ? v[(key0 + r) * a.v_row + c] : 0.0f;
+      ks[r * pad + c] = inside ? to_float(k[(key0 + r) * a.k_row + c]) : 0.0f;
+      vs[r * pad + c] = inside ? to_float(v[(key0 + r) * a.v_row + c]) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
@@ -285,7 +287,7 @@ __global__ void __launch_bounds__(kF32Warps * 32) attention_f32_kernel(Args a) {
       }
     }
   }
-  float* out = reinterpret_cast<float*>(a.out) + batch * a.o_batch + head * a.o_head;
+  T* out = reinterpret_cast<T*>(a.out) + batch * a.o_batch + head * a.o_head;
 #pragma unroll
   for (int i = 0; i < per_warp; ++i) {
     const int64_t row = q0 + warp * per_warp + i;
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(kF32Warps * 32) attention_f32_kernel(Args a) {
 #pragma unroll
     for (int part = 0; part < kMaxParts; ++part) {
       const int c = part * 32 + lane;
-      if (c < d) out[row * a.o_row + c] = acc[i][part] / sum[i];
+      if (c < d) out[row * a.o_row + c] = from_float<T>(acc[i][part] / sum[i]);
     }
   }
 }
@@ -359,14 +361,13 @@ void CudaOps::attention_generic(const AttentionArgs& in) {
   const Args a = make_args(in);
   const unsigned batch = in.q.rank == 4 ? static_cast<unsigned>(in.q.dim[0]) : 1;
   const unsigned heads = static_cast<unsigned>(a.heads);
-  if (in.q.type == DType::f32) {
+  if (in.q.type == DType::f32 || a.d > 128) {
     H3_ASSERT(a.d <= kF32Dim);
     const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.queries, kF32Queries)), heads, batch), dim3(kF32Warps * 32),
                             (static_cast<size_t>(kF32Queries) * a.d + size_t{2} * kF32Keys * (a.d + 1)) * 4};
-    launch(stream(), "attention_f32", attention_f32_kernel, shape, a);
+    H3_FLOAT_TYPE(in.q.type, launch(stream(), "attention_fma", attention_fma_kernel<T>, shape, a);)
     return;
   }
-  H3_ASSERT(a.d <= 128);
   const dim3 grid(static_cast<unsigned>(ceil_div(a.queries, kQueries)), heads, batch);
   if (in.q.type == DType::bf16) launch_half<bf16>(stream(), a, grid);
   else launch_half<__half>(stream(), a, grid);

@@ -25,7 +25,8 @@ __global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t s
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t stride, int8_t* q, float* scale, int n) {
+__global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t stride, int8_t* q, int64_t pitch,
+                                                            float* scale, int n) {
   __shared__ uint32_t tops[kThreads / 32];
   const T* row = x + blockIdx.x * stride;
   uint32_t top = 0;
@@ -36,17 +37,17 @@ __global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t 
   for (int w = 0; w < kThreads / 32; ++w) top = max(top, tops[w]);
   const float absmax = __uint_as_float(top), inverse = int8_row_inverse(absmax);
   if (threadIdx.x == 0) scale[blockIdx.x] = int8_row_scale(absmax);
-  for (int i = threadIdx.x; i < n; i += kThreads) {
-    q[blockIdx.x * static_cast<int64_t>(n) + i] = int8_row_quantise(to_float(row[i]), inverse);
+  for (int i = threadIdx.x; i < pitch; i += kThreads) {
+    q[blockIdx.x * pitch + i] = i < n ? int8_row_quantise(to_float(row[i]), inverse) : int8_t{0};
   }
 }
 
 template <typename T>
-__global__ void dequantise_kernel(const int32_t* acc, const float* row_scale, const float* column_scale, const float* bias,
+__global__ void dequantise_kernel(const int32_t* acc, int64_t pitch, const float* row_scale, const float* column_scale, const float* bias,
                                   T* y, int64_t stride, int64_t cols, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
-    float v = static_cast<float>(acc[i]) * (row_scale[row] * column_scale[e]);
+    float v = static_cast<float>(acc[row * pitch + e]) * (row_scale[row] * column_scale[e]);
     if (bias != nullptr) v += bias[e];
     y[row * stride + e] = from_float<T>(v);
   }
@@ -70,16 +71,16 @@ void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, co
   H3_FLOAT_TYPE(y.type, launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
 }
 
-void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, float* scale) {
+void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale) {
   const LaunchShape shape{dim3(static_cast<unsigned>(x.dim[0])), dim3(kThreads), 0};
-  H3_FLOAT_TYPE(x.type, launch(stream, "quantise_rows", quantise_kernel<T>, shape, as<const T>(x), x.stride[0], q, scale,
+  H3_FLOAT_TYPE(x.type, launch(stream, "quantise_rows", quantise_kernel<T>, shape, as<const T>(x), x.stride[0], q, pitch, scale,
                                x.dim[1]);)
 }
 
-void dequantise_rows(cudaStream_t stream, const int32_t* acc, const float* row_scale, const float* column_scale,
-                     const float* bias, const View& y) {
+void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,
+                     const float* column_scale, const float* bias, const View& y) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
-  H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<T>, grid_for(total), acc, row_scale,
+  H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<T>, grid_for(total), acc, pitch, row_scale,
                                column_scale, bias, as<T>(y), y.stride[0], cols, total);)
 }
 
