@@ -2,7 +2,8 @@
 // interface; back ends (`ref`, `cpu`, `cuda`) implement it. See docs/architecture.md.
 //
 // Four rules: a call may be deferred (results are visible to the host only after sync()); no op returns data; no op
-// allocates (plans and prepare-time scratch are made by make_linear / make_conv / reserve); no op reads host memory
+// allocates (plans and scratch are made by make_linear / make_conv / reserve; on an accelerator the first call of a
+// larger shape may still grow the scratch, a repeated call never does); no op reads host memory
 // that may change before sync() (scalars that vary per step live in views).
 //
 // T is the element type of the activation views of a call (f32, bf16 or f16). round_T is round-to-nearest-even to T.
@@ -112,7 +113,7 @@ struct AttentionArgs {
   View k, v;        // [K, Hkv, D] or [B, K, Hkv, D], T; Hq a multiple of Hkv: query head j reads kv head j / (Hq/Hkv)
   View out;         // like q
   float scale = 1;  // softmax(scale * q k^T) v
-  bool causal = false;  // query i sees keys 0 .. i (S == K)
+  bool causal = false;  // query i sees keys 0 .. i (S == K); a NaN or Inf of v may also reach earlier queries
 };
 
 // One raw tile of a tiled video decode and its place (spec vae 3 step 8 and 4.2). A raw tile is what proj_out leaves:

