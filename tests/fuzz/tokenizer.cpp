@@ -17,7 +17,8 @@ h3::TokenizerFiles made_files() {
   h3::TokenizerFiles files;
   files.merges_txt = kMerges;
   files.tokenizer_config_json =
-      R"({"added_tokens_decoder": {"300": {"content": "<|x|>"}, "301": {"content": "<d>"}, "302": {"content": "<d>>"}}})";
+      R"({"added_tokens_decoder": {"300": {"content": "<|x|>"}, "301": {"content": "<d>"},
+      "302": {"content": "<d>>"}}})";
   return files;
 }
 
