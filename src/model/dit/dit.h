@@ -65,7 +65,8 @@ class Dit {
   virtual ~Dit() = default;
   virtual const DitConfig& config() const = 0;
   virtual int64_t weight_bytes() const = 0;  // held on the device
-  // `control` and the layout outlive the session. Refines the text and computes the modulation rows; those are kept for the next request with the same times.
+  // `control` and the layout outlive the session. Refines the text and computes the modulation rows; those are kept for
+  // the next request with the same times.
   virtual std::unique_ptr<DitSession> start(DitRequest request, const Control& control) = 0;
 };
 
