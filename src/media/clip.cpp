@@ -64,6 +64,10 @@ class Writer final : public ClipWriter {
     if (options.width < 1 || options.height < 1 || options.width % 2 != 0 || options.height % 2 != 0) {
       fail(Code::usage, "cannot write %s: %dx%d is not an even size", path.c_str(), options.width, options.height);
     }
+    if (kind == ClipKind::wav && !options.audio) {
+      fail(Code::usage, "cannot write %s without sound; drop --no-audio or choose %s", path.c_str(),
+           clip_extensions().c_str());
+    }
     sinks_.push_back(open_sink(kind, path, options));
     std::string wav = options.wav_path;
     if (wav.empty() && (kind == ClipKind::avi || kind == ClipKind::y4m)) wav = with_extension(path, ".wav");
@@ -161,8 +165,24 @@ std::string read_clip_metadata(const std::string& path) {
   return text == "{}" ? std::string() : text;
 }
 
+namespace {
+
+void take_sound(const std::string& path, const ClipLimits& limits, ClipData& clip) {
+  Sound sound = read_sound(path, limits.max_seconds);
+  clip.sample_rate = sound.sample_rate;
+  clip.channels = sound.channels;
+  clip.samples = std::move(sound.samples);
+  for (std::string& warning : sound.warnings) clip.warnings.push_back(std::move(warning));
+}
+
+}  // namespace
+
 ClipData read_clip(const std::string& path, const ClipLimits& limits) {
   ClipData clip;
+  if (!kHaveFfmpeg && extension_of(path) == ".wav") {
+    take_sound(path, limits, clip);
+    return clip;
+  }
   const std::unique_ptr<ClipReader> reader = open_clip_reader(path);
   const ClipInfo& info = reader->info();
   clip.width = info.width;
@@ -182,11 +202,7 @@ ClipData read_clip(const std::string& path, const ClipLimits& limits) {
     frame.rgb.clear();
   }
   clip.warnings = reader->warnings();
-  Sound sound = read_sound(path, limits.max_seconds);
-  clip.sample_rate = sound.sample_rate;
-  clip.channels = sound.channels;
-  clip.samples = std::move(sound.samples);
-  for (std::string& warning : sound.warnings) clip.warnings.push_back(std::move(warning));
+  take_sound(path, limits, clip);
   return clip;
 }
 

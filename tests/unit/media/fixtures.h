@@ -67,7 +67,9 @@ struct MadeClip {
   int width = 64, height = 48, rotation = 0;  // clockwise degrees of the display matrix
   int sample_rate = 44100, channels = 2;
   int64_t samples = 44100;
-  bool cover = false;  // an attached picture before everything else
+  int64_t audio_offset = 0;  // samples by which the sound starts later
+  bool alpha = false;        // the upper half is half transparent
+  bool cover = false;        // an attached picture before everything else
 };
 // Frame i is uniformly grey 40 + 20 i with its left half (as displayed before rotation) red.
 void make_clip(const std::string& path, const MadeClip& clip);
