@@ -37,7 +37,8 @@ std::vector<std::string> TempFolder::list() const {
 void write_bytes(const std::string& path, const std::vector<uint8_t>& bytes) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
   ASSERT_NE(file, nullptr);
-  ASSERT_EQ(std::fwrite(bytes.data(), 1, bytes.size(), file), bytes.size());
+  const size_t written = bytes.empty() ? 0 : std::fwrite(bytes.data(), 1, bytes.size(), file);
+  ASSERT_EQ(written, bytes.size());
   std::fclose(file);
 }
 
