@@ -114,7 +114,9 @@ Json EvalResult::to_json() const {
   for (const auto& [name, sum] : by_check) {
     checks.set(name, Json::object({{"mean", sum.first / sum.second}, {"clips", sum.second}}));
   }
-  return Json::object({{"overall", overall}, {"by_check", std::move(checks)}, {"clips", std::move(list)}});
+  Json json = Json::object({{"evaluations", evaluations}, {"overall", overall}});
+  if (recorded) json.set("recorded", *recorded);
+  return json.set("by_check", std::move(checks)).set("clips", std::move(list));
 }
 
 EvalResult run_eval(Session& session, const EvalOptions& options, const Control& control,
@@ -124,6 +126,7 @@ EvalResult run_eval(Session& session, const EvalOptions& options, const Control&
   const EvalRules rules = EvalRules::from_json(json);
   const std::vector<uint64_t> seeds = seeds_of(options, json);
   EvalResult result;
+  result.evaluations = options.request.steps.value_or(session.facts().evaluations);
   double total = 0;
   int prompts = 0;
   for (const Json& prompt : json.at("prompts").items()) {
@@ -142,6 +145,12 @@ EvalResult run_eval(Session& session, const EvalOptions& options, const Control&
   }
   if (prompts == 0) fail(Code::usage, "no prompt of the evaluation was rendered, check --prompts");
   result.overall = total / prompts;
+  const Json* const recorded = json.find("overall");
+  const bool whole = options.prompts.empty() && options.seeds.empty();
+  if (recorded != nullptr && whole) {
+    const Json* const value = recorded->find(strf("evals_%d", result.evaluations));
+    if (value != nullptr) result.recorded = value->as_double();
+  }
   return result;
 }
 

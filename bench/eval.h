@@ -65,6 +65,8 @@ struct EvalRow {
 struct EvalResult {
   std::vector<EvalRow> rows;
   double overall = 0;  // mean over prompts of the mean over seeds of the mean of the checks
+  int evaluations = 0;
+  std::optional<double> recorded;  // what the file says of as many evaluations, when every prompt and seed of it ran
   Json to_json() const;
 };
 

@@ -387,10 +387,7 @@ void score_sound(const EvalRules& rules, const EvalExpectation& expect, const Ev
   if (one) score.checks["pitch"] = pitch_of(rules, clip) == expect.color;
   if (expect.motion == "bounce" || expect.motion == "blink") {
     score.onsets = sound_onsets(levels);
-    for (const Track& track : tracks) {
-      const std::vector<double> events = video_events(track, expect.motion, clip.height);
-      score.video_events.insert(score.video_events.end(), events.begin(), events.end());
-    }
+    score.video_events = video_events(tracks[0], expect.motion, clip.height);  // of two objects, the left one
     score.checks["sync"] = share_on_time(score.video_events, score.onsets);
   }
   if (one && (expect.motion == "left" || expect.motion == "right" || expect.motion == "orbit")) {
