@@ -14,6 +14,8 @@ void run_trajectory(Suite& suite);
 void run_image(Suite& suite);
 void run_video_vae(Suite& suite);
 void run_audio_vae(Suite& suite);
+void run_e2e(Suite& suite);
+void run_references(Suite& suite);
 
 namespace {
 
@@ -35,6 +37,8 @@ constexpr StageRow kStages[] = {
     {"image", run_image},
     {"video_vae", run_video_vae},
     {"audio_vae", run_audio_vae},
+    {"e2e", run_e2e},
+    {"references", run_references},
 };
 
 }  // namespace

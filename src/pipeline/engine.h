@@ -30,6 +30,8 @@ struct RunHooks {
   StageSink sink;
   std::function<void(const FrameRun& run)> on_frames;                              // in order
   std::function<void(const std::vector<float>& samples, int64_t count)> on_audio;  // [2, count]
+  // May replace the latent of keyframe `index` before it is noised (parity).
+  std::function<void(size_t index, std::vector<float>& latent)> adjust_condition;
 };
 
 class Engine {

@@ -195,6 +195,7 @@ void Run::encode_keyframes() {
       const Posterior posterior = r_.profile == "diffusers" ? Posterior::sample42 : Posterior::mean;
       condition_latents_.push_back(condition_latent(*parts_.video, moments, positions, posterior));
       require_finite("encode keyframes", 0, 0, "condition latent", condition_latents_.back());
+      if (hooks_.adjust_condition) hooks_.adjust_condition(condition_latents_.size() - 1, condition_latents_.back());
     }
   });
   if (!wants("keyframes")) return;
