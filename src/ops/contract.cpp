@@ -97,7 +97,7 @@ std::optional<Divergence> find_divergence(const View& got, const View& want, con
     for (int64_t i = 0; i < length; ++i) {
       const int64_t index = row * length + i;
       if (std::isnan(w[i]) ? std::isnan(g[i]) : g[i] == w[i]) continue;
-      if (!slack.empty() && std::isinf(slack[index])) continue;  // the contract leaves this element open
+      if (!slack.empty() && slack[index] == kOpen) continue;
       const double allowed =
           least + (slack.empty() ? 0 : slack[index] + 2 * unit_roundoff(want.type) * std::fabs(w[i]));
       if (!std::isfinite(w[i]) || !(std::fabs(g[i] - w[i]) <= allowed)) note(index, g[i], w[i], allowed);
@@ -225,7 +225,7 @@ void open_masked_values(const AttentionArgs& args, Slack& slack) {
       }
       for (int64_t query = 0; query < keys; ++query) {
         for (int64_t e = 0; e < d; ++e) {
-          if (last[e] > query) slack[((b * keys + query) * heads + head) * d + e] = INFINITY;
+          if (last[e] > query) slack[((b * keys + query) * heads + head) * d + e] = kOpen;
         }
       }
     }

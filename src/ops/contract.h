@@ -15,6 +15,7 @@ namespace h3::contract {
 
 // Per element of an output in row-major order. Empty: the contract of the op fixes the result to the bit.
 using Slack = std::vector<double>;
+inline constexpr double kOpen = -1;  // as a slack: the contract says nothing about this element
 
 double unit_roundoff(DType type);
 

@@ -137,12 +137,12 @@ void HostDevice::release(void* data, int64_t bytes) noexcept {
 
 void HostDevice::upload(const void* source, View destination) {
   H3_ASSERT(destination.contiguous());
-  std::memcpy(destination.data, source, static_cast<size_t>(destination.bytes()));
+  if (destination.elements() > 0) std::memcpy(destination.data, source, static_cast<size_t>(destination.bytes()));
 }
 
 void HostDevice::download(View source, void* destination) {
   H3_ASSERT(source.contiguous());
-  std::memcpy(destination, source.data, static_cast<size_t>(source.bytes()));
+  if (source.elements() > 0) std::memcpy(destination, source.data, static_cast<size_t>(source.bytes()));
 }
 
 int64_t HostDevice::allocated_bytes() const { return counters_->now.load(); }

@@ -67,6 +67,15 @@ TEST_F(Contract, SlackIsPerElementAndNaNSlackAllowsNothing) {
   EXPECT_TRUE(compare({1.25f, -2, 3, 0.5f, 0, 100}, Slack(6, std::nan(""))));
 }
 
+TEST_F(Contract, OnlyAnOpenElementIsLeftAlone) {
+  const double inf = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(compare({kNaN, -2, 3, 0.5f, 0, 100}, {kOpen, 0, 0, 0, 0, 0}));
+  EXPECT_TRUE(compare({1, kNaN, 3, 0.5f, 0, 100}, {kOpen, 0, 0, 0, 0, 0}));
+  EXPECT_TRUE(compare({kNaN, -2, 3, 0.5f, 0, 100}, Slack(6, inf)));
+  want[0] = kInf;
+  EXPECT_TRUE(compare({1, -2, 3, 0.5f, 0, 100}, Slack(6, inf)));
+}
+
 TEST_F(Contract, OneUnitInTheLastPlaceOnlyWhereTheOpIsNotExact) {
   EXPECT_TRUE(compare({1.0078125f, -2, 3, 0.5f, 0, 100}, {}, DType::bf16));
   EXPECT_FALSE(compare({1.0078125f, -2, 3, 0.5f, 0, 100}, Slack(6, 0.0), DType::bf16));
