@@ -4,6 +4,7 @@
 #include "apps/parity/suite.h"
 #include "apps/parity/synthetic.h"
 #include "media/media.h"
+#include "model/dit/layout.h"
 
 namespace h3 {
 namespace {
@@ -96,14 +97,19 @@ void run_image(Suite& suite) {
   const Json json = suite.json("image.json");
   for (const Json::Member& member : json.members()) {
     if (member.first.rfind("large_keyframes_", 0) == 0) run_large(suite, member.first, member.second);
-    if (member.first.rfind("canvas_from_keyframe_", 0) != 0) continue;
+    int short_edge = 0;
+    long long max_pixels = 0;
+    if (std::sscanf(member.first.c_str(), "canvas_from_keyframe_short%d_max%lld", &short_edge, &max_pixels) != 2)
+      continue;
     for (const Json& row : member.second.items()) {
       const int w = static_cast<int>(row.at(size_t{0}).as_int()), h = static_cast<int>(row.at(size_t{1}).as_int());
       const int to_h = static_cast<int>(row.at(size_t{2}).as_int()),
                 to_w = static_cast<int>(row.at(size_t{3}).as_int());
+      const std::string name = "canvas." + std::to_string(w) + "x" + std::to_string(h);
+      const Canvas canvas = canvas_for_aspect(w, h, short_edge, max_pixels);
+      suite.exact(name + ".size", canvas.width == to_w && canvas.height == to_h);
       // These pictures are smooth_image(w, h, 0).
-      check_hash(suite, "canvas." + std::to_string(w) + "x" + std::to_string(h),
-                 fit_to_canvas(made("smooth", w, h, 0), to_w, to_h, Fit::stretch), row.at(4));
+      check_hash(suite, name, fit_to_canvas(made("smooth", w, h, 0), to_w, to_h, Fit::stretch), row.at(4));
     }
   }
 }

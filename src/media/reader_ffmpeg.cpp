@@ -51,7 +51,7 @@ int orientation_of(const int32_t* m) {
 // Packets of one stream through its decoder.
 class Decoder {
  public:
-  Decoder(InputFile& file, AVStream* stream, int threads)
+  Decoder(InputFile& file, AVStream* stream)
       : file_(file), stream_(stream), packet_(new_packet()), frame_(new_frame()) {
     const LogCapture log;
     const AVCodec* codec = avcodec_find_decoder(stream->codecpar->codec_id);
@@ -62,7 +62,7 @@ class Decoder {
     codec_ = new_codec(codec);
     int result = avcodec_parameters_to_context(codec_.get(), stream->codecpar);
     codec_->pkt_timebase = stream->time_base;
-    codec_->thread_count = threads;
+    codec_->thread_count = 1;  // errors then speak on this thread, where LogCapture hears them
     codec_->max_pixels = kMaxFramePixels;
     if (result >= 0) result = avcodec_open2(codec_.get(), codec, nullptr);
     if (result < 0) fail(Code::data, "cannot read %s: %s", file.path().c_str(), log.reason(result).c_str());
@@ -159,7 +159,7 @@ class ContainerReader final : public ClipReader {
 
  private:
   void open_video() {
-    decoder_ = std::make_unique<Decoder>(file_, stream_, 0);
+    decoder_ = std::make_unique<Decoder>(file_, stream_);
     const AVCodecParameters& parameters = *stream_->codecpar;
     AVRational rate = av_guess_frame_rate(file_.get(), stream_, nullptr);
     if (rate.num <= 0 || rate.den <= 0) rate = {25, 1};
@@ -310,7 +310,7 @@ Sound read_container_sound(const std::string& path, double max_seconds) {
   if (stream == nullptr) return {};
   const AVStream* video = find_stream(file.get(), AVMEDIA_TYPE_VIDEO);
   SoundCollector collector(path, stream);
-  Decoder decoder(file, stream, 1);
+  Decoder decoder(file, stream);
   // Where the first frame stands on the container's clock; the sound is brought to start there.
   const bool aligned = video != nullptr && video->start_time != AV_NOPTS_VALUE;
   const double start = aligned ? static_cast<double>(video->start_time) * av_q2d(video->time_base) : 0;
