@@ -6,6 +6,7 @@ namespace h3 {
 void run_tokenizer(Suite& suite);
 void run_image_qwen(Suite& suite);
 void run_text(Suite& suite);
+void run_codec(Suite& suite);
 void run_rng(Suite& suite);
 void run_scheduler(Suite& suite);
 void run_packing(Suite& suite);
@@ -29,6 +30,7 @@ constexpr StageRow kStages[] = {
     {"tokenizer", run_tokenizer},
     {"image_qwen", run_image_qwen},
     {"text", run_text},
+    {"codec", run_codec},
     {"rng", run_rng},
     {"scheduler", run_scheduler},
     {"packing", run_packing},

@@ -1,4 +1,5 @@
-// Eight-bit floats as checkpoints store them (OCP 8-bit floating point and MX scale types). Exact decoding.
+// Eight-bit floats as checkpoints store them (OCP 8-bit floating point and MX scale types). Exact decoding, encoding with one
+// rounding.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,20 @@ H3_HD static inline float e4m3_to_f32(uint8_t bits) {
   if (exponent != 0) return f32_from_bits(sign | ((exponent + 120u) << 23) | (mantissa << 20));
   const float magnitude = static_cast<float>(mantissa) * 0.001953125f;  // 2^-9
   return f32_from_bits(sign | f32_bits(magnitude));
+}
+
+// Round to nearest even, saturating at 448; NaN stays NaN.
+H3_HD static inline uint8_t f32_to_e4m3(float value) {
+  const uint32_t u = f32_bits(value), a = u & 0x7fffffffu;
+  const uint8_t sign = static_cast<uint8_t>(u >> 24 & 0x80u);
+  if (a > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (a >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // 448
+  if (a < 0x3c800000u) {  // below 2^-6 the spacing is 2^-9; the sum puts the code into the low bits
+    const float shifted = f32_from_bits(a) * 512.0f + 12582912.0f;
+    return static_cast<uint8_t>(sign | (f32_bits(shifted) & 0xfu));
+  }
+  const uint32_t rounded = a - (120u << 23) + 0x7ffffu + (a >> 20 & 1u);
+  return static_cast<uint8_t>(sign | rounded >> 20);
 }
 
 // 1 sign, 5 exponent (bias 15), 2 mantissa bits: the upper byte of an f16.

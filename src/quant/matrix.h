@@ -9,22 +9,33 @@
 #include <string>
 #include <vector>
 
+#include "codec/packed.h"
 #include "quant/formats.h"
 
 namespace h3 {
 
 // One tensor of a file, 2-D [rows, cols] (higher ranks flattened behind the first axis). Non-owning: the file map or
-// container outlives it (`keep_alive` holds it when the bytes were made at load time).
+// container outlives it (`keep_alive` holds it when the bytes were made at load time). Planes are little-endian and
+// need no alignment; codec/NAME.h says what they hold.
 struct StoredMatrix {
   Format format = Format::f32;
   int64_t rows = 0, cols = 0;
   std::span<const std::byte> data;   // payload in the format's canonical layout
-  std::span<const std::byte> scale;  // side tensors of ComfyUI formats, empty otherwise (see the format's codec)
+  std::span<const std::byte> scale;  // side tensors of ComfyUI formats, empty otherwise
   std::span<const std::byte> scale2;
-  std::span<const std::byte> pre_scale;  // AWQ pre_quant_scale, [cols] bf16
-  int32_t flags = 0;                     // format specific (e.g. convrot group size)
+  std::span<const std::byte> codebook;
+  std::span<const std::byte> pre_scale;  // AWQ pre_quant_scale, f32 [cols]: part of the decoded weights
+  int32_t rotation = 0;                  // ConvRot group size; 0 = not rotated
   std::shared_ptr<const void> keep_alive;
+
+  int64_t bytes() const;  // of all planes
 };
+
+// The planes as the codecs take them. Only of a matrix that check_matrix accepted.
+PackedRows packed_rows(const StoredMatrix& matrix);
+
+// A matrix of the given rows in the same format, bytes copied. `rows` need not be distinct.
+StoredMatrix gather_rows(const StoredMatrix& matrix, std::span<const int64_t> rows);
 
 // The matrix a Linear multiplies by: rows gathered from one or more stored matrices. Fusing q/k/v, de-interleaving
 // QKV and swapping gate/up are row orders, done here, once, in the loader (dit.md 1.3).
@@ -42,6 +53,9 @@ struct MatrixSource {
   Format format() const;                                             // of the first part
   int64_t stored_bytes() const;                                      // bytes of the rows taken
   void decode_rows(int64_t first, int64_t count, float* out) const;  // [count, cols], exact values of the format
+  // The rows in order as few whole matrices, still packed: one for each run of parts of one stored matrix. A stored
+  // matrix that is taken whole is passed on, else its rows are copied.
+  std::vector<StoredMatrix> segments() const;
 };
 
 }  // namespace h3
