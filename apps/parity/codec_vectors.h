@@ -77,7 +77,8 @@ class VectorBuilder {
 
  private:
   CodecVector out_;
-  std::shared_ptr<std::vector<std::vector<std::byte>>> planes_ = std::make_shared<std::vector<std::vector<std::byte>>>();
+  std::shared_ptr<std::vector<std::vector<std::byte>>> planes_ =
+      std::make_shared<std::vector<std::vector<std::byte>>>();
 };
 
 // A row of "cases" of q4tp_vectors.json.

@@ -1,5 +1,5 @@
-// Storage formats against byte vectors made independently: decoding, encoding, and the arithmetic around them. All of it
-// is bit for bit except sums that rotate rows back.
+// Storage formats against byte vectors made independently: decoding, encoding, and the arithmetic around them. All of
+// it is bit for bit except sums that rotate rows back.
 #include "apps/parity/codec_vectors.h"
 
 #include <algorithm>
@@ -51,7 +51,8 @@ void run_vector(Suite& suite, const CodecVector& v) {
   const EncodedMatrix made = encode_matrix(m.format, reader, v.name, suite.ops().context().pool, v.options);
   suite.exact(v.name + ".encode", same_plane(made.matrix.data, m.data), "bytes differ");
   if (!m.scale.empty()) suite.exact(v.name + ".encode.scale", same_plane(made.matrix.scale, m.scale), "bytes differ");
-  if (!m.scale2.empty()) suite.exact(v.name + ".encode.scale2", same_plane(made.matrix.scale2, m.scale2), "bytes differ");
+  if (!m.scale2.empty())
+    suite.exact(v.name + ".encode.scale2", same_plane(made.matrix.scale2, m.scale2), "bytes differ");
 }
 
 // ---- the CMF file ----
@@ -87,10 +88,12 @@ void run_functions(Suite& suite, const Json& json) {
   if (const Json* exceptions = json.find("libm_exceptions")) {
     bool exp2 = true, log2 = true;
     for (const Json& row : exceptions->at("exp2f").items()) {
-      exp2 = exp2 && f32_bits(exp2_of_half(static_cast<uint16_t>(hex_u32(row.at(size_t{0}))))) == hex_u32(row.at(size_t{1}));
+      exp2 = exp2 &&
+             f32_bits(exp2_of_half(static_cast<uint16_t>(hex_u32(row.at(size_t{0}))))) == hex_u32(row.at(size_t{1}));
     }
     for (const Json& row : exceptions->at("log2f").items()) {
-      log2 = log2 && f32_bits(log2_of_half(static_cast<uint16_t>(hex_u32(row.at(size_t{0}))))) == hex_u32(row.at(size_t{1}));
+      log2 = log2 &&
+             f32_bits(log2_of_half(static_cast<uint16_t>(hex_u32(row.at(size_t{0}))))) == hex_u32(row.at(size_t{1}));
     }
     suite.exact("exp2_of_half", exp2);
     suite.exact("log2_of_half", log2);
@@ -186,7 +189,8 @@ void run_scalars(Suite& suite, const Json& json) {
   if (const Json* swizzle = json.find("scale_swizzle")) {
     bool equal = true;
     for (const Json& e : swizzle->at("entries").items()) {  // a plane of 8 blocks: 128 columns
-      equal = equal && nvfp4_scale_offset(e.at(size_t{0}).as_int(), e.at(size_t{1}).as_int(), 128) == e.at(size_t{2}).as_int();
+      equal = equal &&
+              nvfp4_scale_offset(e.at(size_t{0}).as_int(), e.at(size_t{1}).as_int(), 128) == e.at(size_t{2}).as_int();
     }
     suite.exact("scale_swizzle", equal);
   }

@@ -1,5 +1,5 @@
-// Eight-bit floats as checkpoints store them (OCP 8-bit floating point and MX scale types). Exact decoding, encoding with one
-// rounding.
+// Eight-bit floats as checkpoints store them (OCP 8-bit floating point and MX scale types). Exact decoding, encoding
+// with one rounding.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// Powers and logarithms of half floats, the same bits everywhere: scales of the CMF formats are stored as logarithms, so
-// the functions decide what a checkpoint means. They reproduce the platform that the format was defined on (glibc 2.36),
-// which differs from the correctly rounded result for 42 and 21 arguments (spec formats A.5, A.7). No math library:
-// own series in double, whose error of a few 2^-53 is far from any rounding boundary of the finite set of arguments.
+// Powers and logarithms of half floats, the same bits everywhere: scales of the CMF formats are stored as logarithms,
+// so the functions decide what a checkpoint means. They reproduce the platform that the format was defined on
+// (glibc 2.36), which differs from the correctly rounded result for 42 and 21 arguments (spec formats A.5, A.7). No
+// math library: own series in double, whose error of a few 2^-53 is far from any rounding boundary of the finite set of
+// arguments.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,10 @@ namespace h3 {
 
 // 2^e for -1022 <= e <= 1023.
 H3_HD static inline double power_of_two(int e) {
-  union { uint64_t u; double d; } pun = {static_cast<uint64_t>(e + 1023) << 52};
+  union {
+    uint64_t u;
+    double d;
+  } pun = {static_cast<uint64_t>(e + 1023) << 52};
   return pun.d;
 }
 
@@ -28,7 +32,14 @@ H3_HD static inline double exp2_fraction(double f) {
 H3_HD static inline bool exp2_is_high(uint16_t bits, double fraction) {
   if (fraction == 0.0859375 || fraction == 0.66845703125) return true;
   switch (bits) {
-    case 0x9f35: case 0x9df8: case 0x1bf5: case 0x21a6: case 0x22d3: case 0x3263: case 0x3352: case 0x3749: return true;
+    case 0x9f35:
+    case 0x9df8:
+    case 0x1bf5:
+    case 0x21a6:
+    case 0x22d3:
+    case 0x3263:
+    case 0x3352:
+    case 0x3749: return true;
     default: return false;
   }
 }

@@ -11,7 +11,9 @@
 
 namespace h3 {
 
-H3_HD static inline int64_t round_up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+H3_HD static inline int64_t round_up_to(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 H3_HD static inline int64_t nvfp4_row_bytes(int64_t cols) { return round_up_to(cols, 16) / 2; }
 
@@ -50,8 +52,8 @@ H3_HD static inline void nvfp4_decode(const PackedRows& m, const float*, int64_t
 static inline int f32_to_e2m1(float value) {
   const uint32_t bits = f32_bits(value);
   const float a = f32_from_bits(bits & 0x7fffffffu);
-  const int code = a <= 0.25f  ? 0
-                   : a < 0.75f ? 1
+  const int code = a <= 0.25f   ? 0
+                   : a < 0.75f  ? 1
                    : a <= 1.25f ? 2
                    : a < 1.75f  ? 3
                    : a <= 2.5f  ? 4

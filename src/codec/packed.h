@@ -13,13 +13,13 @@
 namespace h3 {
 
 struct PackedRows {
-  const uint8_t* data = nullptr;      // the payload; its planes are described by the codec
-  const uint8_t* scale = nullptr;     // side tensors of the formats that have them
+  const uint8_t* data = nullptr;   // the payload; its planes are described by the codec
+  const uint8_t* scale = nullptr;  // side tensors of the formats that have them
   const uint8_t* scale2 = nullptr;
   const uint8_t* codebook = nullptr;
   const uint8_t* pre_scale = nullptr;  // f32 [cols]: the input is multiplied by it, so the effective column is, too
   int64_t rows = 0, cols = 0;
-  int32_t rotation = 0;  // columns of a rotation group; 0 = the rows are not rotated
+  int32_t rotation = 0;     // columns of a rotation group; 0 = the rows are not rotated
   bool row_scales = false;  // `scale` has one element per row, not one in all
 };
 

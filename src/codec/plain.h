@@ -15,19 +15,22 @@ H3_HD static inline float row_scale(const PackedRows& m, int64_t row) {
 }
 
 H3_HD static inline float f64_at(const uint8_t* p) {
-  union { uint64_t u; double d; } pun = {load_u64(p)};
+  union {
+    uint64_t u;
+    double d;
+  } pun = {load_u64(p)};
   return static_cast<float>(pun.d);
 }
 
-#define H3_PLAIN_CODEC(NAME, WIDTH, VALUE)                                                                          \
-  H3_HD static inline int64_t NAME##_bytes(int64_t rows, int64_t cols) { return rows * cols * (WIDTH); }            \
-  H3_HD static inline void NAME##_decode(const PackedRows& m, const float*, int64_t row, int64_t col, int n,        \
-                                         float* out) {                                                              \
-    const uint8_t* first = m.data + (row * m.cols + col) * (WIDTH);                                                 \
-    for (int i = 0; i < n; ++i) {                                                                                   \
-      const uint8_t* p = first + i * (WIDTH);                                                                       \
-      out[i] = VALUE;                                                                                               \
-    }                                                                                                               \
+#define H3_PLAIN_CODEC(NAME, WIDTH, VALUE)                                                                   \
+  H3_HD static inline int64_t NAME##_bytes(int64_t rows, int64_t cols) { return rows * cols * (WIDTH); }     \
+  H3_HD static inline void NAME##_decode(const PackedRows& m, const float*, int64_t row, int64_t col, int n, \
+                                         float* out) {                                                       \
+    const uint8_t* first = m.data + (row * m.cols + col) * (WIDTH);                                          \
+    for (int i = 0; i < n; ++i) {                                                                            \
+      const uint8_t* p = first + i * (WIDTH);                                                                \
+      out[i] = VALUE;                                                                                        \
+    }                                                                                                        \
   }
 
 H3_PLAIN_CODEC(f32, 4, load_f32(p))

@@ -21,7 +21,8 @@ H3_HD static inline void q2tp_begin(const PackedRows& m, int64_t row, float* tab
   q2tp_rungs(load_u16(params), load_u16(params + 2), table);
 }
 
-H3_HD static inline void q2tp_decode(const PackedRows& m, const float* table, int64_t row, int64_t col, int, float* out) {
+H3_HD static inline void q2tp_decode(const PackedRows& m, const float* table, int64_t row, int64_t col, int,
+                                     float* out) {
   const int64_t groups = m.cols / 32;
   const float scale = table[rung_of(m, row, col / 32, 8)];
   const uint8_t* p = m.data + row * groups * 8 + col / 4;

@@ -15,7 +15,8 @@ H3_HD static inline void q4tp_begin(const PackedRows& m, int64_t row, float* tab
   fill_ladder(load_u16(params), load_u16(params + 2), table);
 }
 
-H3_HD static inline void q4tp_decode(const PackedRows& m, const float* table, int64_t row, int64_t col, int, float* out) {
+H3_HD static inline void q4tp_decode(const PackedRows& m, const float* table, int64_t row, int64_t col, int,
+                                     float* out) {
   const int64_t groups = m.cols / 32;
   const float scale = table[rung_of(m, row, col / 32, 16)];
   const uint32_t nibbles = load_u32_plane(m.data + row * groups * 16 + col / 2);

@@ -1,11 +1,11 @@
-// GGML Q5_K: Q4_K with a fifth bit (spec formats D.3). Block: f16 d, f16 m, u8 pairs[12], u8 fifth[32], u8 q[128]; bit i of
-// fifth[l] belongs to element 32 i + l.
+// GGML Q5_K: Q4_K with a fifth bit (spec formats D.3). Block: f16 d, f16 m, u8 pairs[12], u8 fifth[32], u8 q[128]; bit
+// i of fifth[l] belongs to element 32 i + l.
 #pragma once
 
 #include <cstdint>
 
-#include "codec/packed.h"
 #include "codec/k_scales.h"
+#include "codec/packed.h"
 
 namespace h3 {
 
@@ -16,7 +16,8 @@ H3_HD static inline void q5_k_decode(const PackedRows& m, const float*, int64_t 
   const int e = static_cast<int>(col % 256);
   const int run = e / 32, lane = e % 32;
   const KPair pair = k_pair(p + 4, run);
-  const float scale = load_f16(p) * static_cast<float>(pair.scale), least = load_f16(p + 2) * static_cast<float>(pair.least);
+  const float scale = load_f16(p) * static_cast<float>(pair.scale),
+              least = load_f16(p + 2) * static_cast<float>(pair.least);
   const uint8_t *fifth = p + 16 + lane, *q = p + 48 + run / 2 * 32 + lane;
   const int shift = run % 2 == 0 ? 0 : 4;
   for (int i = 0; i < 8; ++i) {

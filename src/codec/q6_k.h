@@ -1,5 +1,5 @@
-// GGML Q6_K: blocks of 256 in runs of 16, y = (d * s) * q (spec formats D.3). Block: u8 low[128], u8 high[64], i8 s[16],
-// f16 d.
+// GGML Q6_K: blocks of 256 in runs of 16, y = (d * s) * q (spec formats D.3). Block: u8 low[128], u8 high[64], i8
+// s[16], f16 d.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,9 @@ namespace {
 constexpr int64_t kChunkFloats = int64_t{4} << 20;  // weights read at a time
 constexpr int64_t kColumnBlock = 256;               // rows of a partial sum of q8_2f, columns of a task of it
 
-int64_t chunk_of(const RowReader& source) { return std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, source.cols)); }
+int64_t chunk_of(const RowReader& source) {
+  return std::max<int64_t>(1, kChunkFloats / std::max<int64_t>(1, source.cols));
+}
 
 // The largest magnitude that the scales of a format hold (they are f16 or the values themselves).
 float limit_of(Format format) {
@@ -151,7 +153,8 @@ class Encoder {
     for (int64_t block = 0; block < width / 8; ++block) {
       float padded[16] = {};
       std::copy_n(w + 16 * block, std::min<int64_t>(16, cols - 16 * block), padded);
-      scale_[nvfp4_scale_offset(row, block, cols)] = nvfp4_encode_block(padded, global_, data_ + row * width + 8 * block);
+      scale_[nvfp4_scale_offset(row, block, cols)] =
+          nvfp4_encode_block(padded, global_, data_ + row * width + 8 * block);
     }
   }
 
@@ -165,7 +168,8 @@ class Encoder {
     for (const float v : rotated) top = std::max(top, std::fabs(v));
     const float scale = int8_convrot_scale(top);
     store_f32(scale_ + 4 * row, scale);
-    for (int64_t i = 0; i < cols; ++i) data_[row * cols + i] = static_cast<uint8_t>(int8_convrot_quantise(rotated[i], scale));
+    for (int64_t i = 0; i < cols; ++i)
+      data_[row * cols + i] = static_cast<uint8_t>(int8_convrot_quantise(rotated[i], scale));
   }
 
   void encode_bytes(int64_t row, const float* w) {
@@ -223,8 +227,15 @@ class Encoder {
 
 bool has_encoder(Format format) {
   switch (format) {
-    case Format::f32: case Format::f16: case Format::bf16: case Format::q8_row: case Format::q8_2f: case Format::q4tp:
-    case Format::q2tp: case Format::int8_convrot: case Format::nvfp4: return true;
+    case Format::f32:
+    case Format::f16:
+    case Format::bf16:
+    case Format::q8_row:
+    case Format::q8_2f:
+    case Format::q4tp:
+    case Format::q2tp:
+    case Format::int8_convrot:
+    case Format::nvfp4: return true;
     default: return false;
   }
 }

@@ -1,5 +1,6 @@
-// Weights into storage formats: the reference quantisers, byte for byte those of the formats' own tools (spec formats A.7,
-// C.4, C.5), with the error they leave. Rows are independent and shared out over the pool; the bytes do not depend on it.
+// Weights into storage formats: the reference quantisers, byte for byte those of the formats' own tools (spec formats
+// A.7, C.4, C.5), with the error they leave. Rows are independent and shared out over the pool; the bytes do not depend
+// on it.
 #pragma once
 
 #include <cstddef>

@@ -70,7 +70,8 @@ class Checker {
 
   std::vector<int64_t> scale_sizes() const {
     switch (m_.format) {
-      case Format::f8_e4m3: case Format::f8_e5m2: return {0, 4, 4 * m_.rows};
+      case Format::f8_e4m3:
+      case Format::f8_e5m2: return {0, 4, 4 * m_.rows};
       case Format::int8_convrot: return {4, 4 * m_.rows};
       case Format::w4a8: return {m_.rows * (m_.cols / 16)};
       case Format::nvfp4: return {nvfp4_scale_bytes(m_.rows, m_.cols)};
@@ -84,8 +85,8 @@ class Checker {
       if (static_cast<int64_t>(found.size()) == sizes[i]) return;
       allowed += (i > 0 ? " or " : "") + std::to_string(sizes[i]);
     }
-    bad(strf("%zu bytes of %s, %s are needed; the file is damaged or the format is declared wrongly", found.size(), plane,
-             allowed.c_str()));
+    bad(strf("%zu bytes of %s, %s are needed; the file is damaged or the format is declared wrongly", found.size(),
+             plane, allowed.c_str()));
   }
 
   void check_rotation() const {
@@ -95,8 +96,8 @@ class Checker {
     int32_t group = m_.rotation;
     while (group > 1 && group % 4 == 0) group /= 4;
     if (group == 1 && m_.rotation >= 4 && m_.rotation <= kMaxRotation && m_.cols % m_.rotation == 0) return;
-    bad(strf("a rotation group of %d columns; allowed are powers of 4 from 4 to %d that divide the columns", m_.rotation,
-             kMaxRotation));
+    bad(strf("a rotation group of %d columns; allowed are powers of 4 from 4 to %d that divide the columns",
+             m_.rotation, kMaxRotation));
   }
 
   const StoredMatrix& m_;

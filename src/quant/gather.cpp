@@ -15,7 +15,8 @@ std::vector<int64_t> plane_row_bytes(Format format, int64_t cols) {
   switch (format) {
     case Format::q4tp: return {cols / 32 * 16, 4, rung_bytes(cols / 32)};
     case Format::q2tp: return {cols / 32 * 8, 4, rung_bytes(cols / 32)};
-    case Format::q8_row: case Format::q8_2f: return {cols, 2};
+    case Format::q8_row:
+    case Format::q8_2f: return {cols, 2};
     case Format::nvfp4: return {nvfp4_row_bytes(cols)};
     default: return {row_of(format).data_bytes(1, cols)};
   }

@@ -53,9 +53,10 @@ int64_t MatrixSource::stored_bytes() const {
   int64_t bytes = 0;
   for (const Part& part : parts) {
     const int64_t all = part.matrix.bytes();
-    bytes += part.rows == part.matrix.rows ? all : static_cast<int64_t>(static_cast<double>(all) *
-                                                                       static_cast<double>(part.rows) /
-                                                                       static_cast<double>(part.matrix.rows));
+    bytes += part.rows == part.matrix.rows
+                 ? all
+                 : static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(part.rows) /
+                                        static_cast<double>(part.matrix.rows));
   }
   return bytes;
 }

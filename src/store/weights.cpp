@@ -67,10 +67,12 @@ void WeightBinder::problem(const std::string& text) { problems_.push_back(text);
 std::vector<float> WeightBinder::values(const TensorInfo* info) const {
   if (info == nullptr) return {};
   StoredMatrix all = matrix(info);
-  all.cols *= all.rows;
-  all.rows = 1;
-  std::vector<float> out(static_cast<size_t>(all.cols));
-  if (!out.empty()) row_of(all.format).decode_row(all, 0, out.data());
+  std::vector<float> out(static_cast<size_t>(all.rows * all.cols));
+  if (out.empty()) return out;
+  const FormatRow& format = row_of(all.format);
+  const bool plain = all.scale.empty() && format.data_bytes(1, all.rows) == format.data_bytes(all.rows, 1);
+  if (all.cols == 1 && plain) std::swap(all.rows, all.cols);  // a vector is one row
+  for (int64_t r = 0; r < all.rows; ++r) format.decode_row(all, r, &out[r * all.cols]);
   return out;
 }
 
@@ -83,6 +85,11 @@ StoredMatrix WeightBinder::matrix(const TensorInfo* info) const {
   for (size_t i = 1; i < info->dims.size(); ++i) matrix.cols *= info->dims[i];
   matrix.data = info->data;
   matrix.keep_alive = component_.source;
+  try {
+    check_matrix(matrix, info->name);
+  } catch (const Error& error) {
+    throw error.with_context(info->file);
+  }
   return matrix;
 }
 
