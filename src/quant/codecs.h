@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codec/int8_convrot.h"
+#include "codec/noise.h"
 #include "codec/nvfp4.h"
 #include "codec/plain.h"
 #include "codec/q2_k.h"

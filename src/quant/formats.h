@@ -21,7 +21,8 @@ namespace h3 {
   X(u16, "u16", 16, 1, no_table)     \
   X(u8, "u8", 8, 1, no_table)        \
   X(boolean, "bool", 8, 1, no_table) \
-  X(f8_e8m0, "f8_e8m0", 8, 1, no_table)
+  X(f8_e8m0, "f8_e8m0", 8, 1, no_table) \
+  X(noise, "noise", 16, 1, no_table) /* planned for as bf16 */
 
 #define H3_WEIGHT_FORMATS(X)                      \
   X(f32, "f32", 32, 1, no_table)                  \

@@ -15,6 +15,7 @@
 #include "backends/cuda/libraries.h"
 #include "backends/cuda/memory.h"
 #include "base/context.h"
+#include "codec/noise.h"
 #include "ops/ops.h"
 
 namespace h3::cuda {
@@ -93,7 +94,9 @@ class CudaOps final : public Ops {
   Buffer scratch_[4];
 };
 
-// Casts and int8 helpers shared by linear.cpp and kernels/quantise.cu.
+// Casts, int8 and synthetic weights: kernels/quantise.cu.
+// dst[i] = round(noise_value(noise, first + i)).
+void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type);
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
 // q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].

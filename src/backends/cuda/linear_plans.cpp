@@ -92,6 +92,13 @@ void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) 
   auto* target = static_cast<std::byte*>(linear.data.data());
   int64_t row = 0;
   for (const MatrixSource::Part& part : source.parts) {
+    if (linear.operand != DType::i8 && part.matrix.format == Format::noise) {  // made on the card
+      NoiseWeights noise;
+      std::memcpy(&noise, part.matrix.data.data(), sizeof noise);
+      fill_noise(ops_.stream(), noise, part.first * cols, part.rows * cols, target + row * cols * width, linear.operand);
+      row += part.rows;
+      continue;
+    }
     if (linear.operand != DType::i8 && part.matrix.format == stored_as(linear.operand)) {  // bytes as they are
       const View view = make_view(ops_.device_, target + row * cols * width, linear.operand, {part.rows, cols});
       ops_.device_.upload(part.matrix.data.data() + part.first * cols * width, view);

@@ -17,6 +17,13 @@ __global__ void cast_kernel(const TS* src, int64_t stride, TD* dst, int64_t cols
 }
 
 template <typename T>
+__global__ void noise_kernel(NoiseWeights noise, int64_t first, int64_t count, T* dst) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
+    dst[i] = from_float<T>(noise_value(noise, first + i));
+  }
+}
+
+template <typename T>
 __global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
@@ -58,6 +65,11 @@ LaunchShape grid_for(int64_t n) {
 }
 
 }  // namespace
+
+void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type) {
+  H3_FLOAT_TYPE(type, launch(stream, "noise", noise_kernel<T>, grid_for(count), noise, first, count,
+                             static_cast<T*>(dst));)
+}
 
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate) {
   const int64_t cols = src.dim[1], total = src.dim[0] * cols;

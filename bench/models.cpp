@@ -1,0 +1,224 @@
+#include "bench/models.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "base/context.h"
+#include "base/control.h"
+#include "base/error.h"
+#include "codec/noise.h"
+#include "codec/scalar.h"
+#include "model/dit/dit.h"
+#include "model/synthetic.h"
+#include "model/vae/audio_vae.h"
+#include "model/vae/video_vae.h"
+#include "sampling/rng.h"
+#include "sampling/schedule.h"
+
+
+namespace h3 {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+// Seconds of each of `repeats` runs, after one that warms up.
+std::vector<double> time_runs(Ops& ops, int repeats, const std::function<void()>& run) {
+  run();
+  ops.sync();
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = now();
+    run();
+    ops.sync();
+    seconds.push_back(now() - start);
+  }
+  return seconds;
+}
+
+const char* name_of(Compute compute) {
+  switch (compute) {
+    case Compute::f32: return "f32";
+    case Compute::bf16: return "bf16";
+    case Compute::f16: return "f16";
+    case Compute::int8: return "int8";
+    default: return "packed";
+  }
+}
+
+DType activation_of(Compute compute) { return compute == Compute::f32 ? DType::f32 : DType::bf16; }
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+Json report_of(const char* bench, Ops& ops, const std::vector<double>& seconds, double tflop, double ceiling) {
+  const double middle = median(seconds);
+  Json runs = Json::array();
+  for (double s : seconds) runs.push(s);
+  Json row = Json::object({{"bench", bench}, {"backend", ops.name()}});
+  row.set("median_s", middle).set("runs_s", runs).set("tflop", tflop).set("tflops", tflop / middle);
+  if (ceiling > 0) row.set("fraction_of_matmul_ceiling", tflop / middle / ceiling);
+  row.set("peak_bytes", ops.device().peak_bytes());
+  return row;
+}
+
+// Floating-point operations of one evaluation (spec dit 10), in units of 10^12.
+double step_tflop(const DitConfig& c, double rows) {
+  const double linears = static_cast<double>(c.hidden) * (4.0 * c.inner() + 3.0 * c.ffn);
+  return static_cast<double>(c.layers) * (2 * rows * linears + 4 * rows * rows * static_cast<double>(c.inner())) / 1e12;
+}
+
+LayoutSpec text_to_video(const ModelBench& o) {
+  LayoutSpec spec;
+  spec.text_tags.assign(static_cast<size_t>(o.text_rows), 1);
+  spec.latent_frames = latent_frames(align_frames(o.frames));
+  spec.latent_height = o.height / 16;
+  spec.latent_width = o.width / 16;
+  spec.audio_latents = audio_latents(align_frames(o.frames));
+  return spec;
+}
+
+}  // namespace
+
+Ceiling measure_ceiling(Ops& ops, Compute compute) {
+  const int64_t n = ops.device().is_host() ? 2048 : 8192;
+  NoiseWeights noise;
+  noise.amplitude = 0.02f;
+  StoredMatrix stored;
+  stored.format = Format::noise;
+  stored.rows = stored.cols = n;
+  stored.data = std::as_bytes(std::span(&noise, 1));
+  LinearSpec spec;
+  spec.label = "ceiling";
+  spec.weight.append(stored, 0, n);
+  spec.compute = compute;
+  spec.max_rows = n;
+  const std::unique_ptr<Linear> linear = ops.make_linear(std::move(spec));
+  const DType type = compute == Compute::f16 ? DType::f16 : activation_of(compute);
+  const std::vector<float> values = TorchGenerator(1).randn(n * n);
+  const Tensor x = upload_f32(ops.device(), values.data(), {n, n}, type, "benchmark");
+  const Tensor y(ops.device(), type, {n, n}, "benchmark");
+  Ceiling out;
+  const double matmul = median(time_runs(ops, 5, [&] { ops.linear(*linear, x, y); }));
+  out.matmul_tflops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / matmul / 1e12;
+  const int64_t bytes = ops.device().is_host() ? int64_t{256} << 20 : int64_t{4} << 30;
+  const Tensor from(ops.device(), DType::f32, {bytes / 4}, "benchmark"), to(ops.device(), DType::f32, {bytes / 4}, "benchmark");
+  ops.fill(from, 1.0f);
+  const double copy = median(time_runs(ops, 5, [&] { ops.copy(from, to); }));
+  out.copy_gb_per_s = 2.0 * static_cast<double>(bytes) / copy / 1e9;
+  return out;
+}
+
+Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
+  const Control control;
+  const DitConfig config = release_dit_config(o.layers);
+  const Component component = synthetic_dit(config, 1);
+  DitOptions options;
+  options.compute = o.compute;
+  options.activation = activation_of(o.compute);
+  ops.device().reset_peak();
+  const double load_start = now();
+  const std::unique_ptr<Dit> dit = load_dit(ops, component, options, control);
+  ops.sync();
+  const double load = now() - load_start;
+  const PackedLayout layout = build_layout(text_to_video(o));
+  TorchGenerator generator(7);
+  DitRequest request;
+  request.layout = &layout;
+  request.text = generator.randn(o.text_rows * config.text_dim);
+  request.video_times = diffusers_grid(5, 12).time;
+  request.audio_times = diffusers_grid(5, 3).time;
+  const std::unique_ptr<DitSession> session = dit->start(std::move(request), control);
+  const int64_t video = static_cast<int64_t>(layout.video_rows.size()), audio = static_cast<int64_t>(layout.audio_rows.size());
+  Device& device = ops.device();
+  const Tensor xv = upload_f32(device, generator.randn(video * config.video_row).data(), {video, config.video_row},
+                               DType::f32, "benchmark");
+  const Tensor xa = upload_f32(device, generator.randn(audio * config.audio_row).data(), {audio, config.audio_row},
+                               DType::f32, "benchmark");
+  const Tensor vv(device, DType::f32, {video, config.video_row}, "benchmark");
+  const Tensor va(device, DType::f32, {audio, config.audio_row}, "benchmark");
+  session->evaluate(1, xv, xa, vv, va);
+  ops.sync();
+  const std::vector<float> first = download_f32(vv);
+  const int64_t allocations = device.allocations();
+  const std::vector<double> seconds = time_runs(ops, o.repeats, [&] { session->evaluate(1, xv, xa, vv, va); });
+  const std::vector<float> again = download_f32(vv);
+  Json row = report_of("step", ops, seconds, step_tflop(config, static_cast<double>(layout.rows)), ceiling.matmul_tflops);
+  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("rows", layout.rows).set("layers", config.layers);
+  row.set("compute", name_of(o.compute)).set("load_s", load).set("weight_bytes", dit->weight_bytes());
+  row.set("workspace_bytes", session->bytes()).set("finite", all_finite(again) && all_finite(download_f32(va)));
+  row.set("repeatable", first == again).set("allocations_in_loop", device.allocations() - allocations);
+  return row;
+}
+
+Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
+  const Control control;
+  VideoVaeOptions options;
+  options.compute = o.compute;
+  options.encoder = false;
+  ops.device().reset_peak();
+  const std::unique_ptr<VideoVae> vae = load_video_vae(ops, synthetic_video_vae(o.layers, 2), options);
+  const int frames = latent_frames(align_frames(o.frames)), height = o.height / 16, width = o.width / 16;
+  const std::vector<float> latent = TorchGenerator(3).randn(int64_t{24} * frames * height * width);
+  bool finite = true;
+  int64_t emitted = 0;
+  uint64_t sums[2] = {};
+  int pass = 0;
+  const auto decode = [&] {
+    emitted = 0;
+    uint64_t sum = 0;
+    vae->decode(latent.data(), frames, height, width, control, [&](const FrameRun& run) {
+      emitted += run.frames;
+      const int64_t n = int64_t{3} * run.frames * run.height * run.width;
+      for (int64_t i = 0; i < n; i += 997) {
+        finite = finite && std::isfinite(run.rgb[i]);
+        sum = sum * 31 + f32_bits(run.rgb[i]);
+      }
+    });
+    sums[pass++ % 2] = sum;
+  };
+  const std::vector<double> seconds = time_runs(ops, std::max(o.repeats, 1), decode);
+  // Spec vae 15.1: per tile-clip of S rows, 36 (2 S 2048 36864 + 4 S^2 2048).
+  const TileAxis rows = tile_axis(o.height), columns = tile_axis(o.width);
+  const double clips = (frames + 3) / 5 - 1.0;
+  const double s = 7.0 * rows.lengths[0] / 16 * columns.lengths[0] / 16 + 5;
+  const double layers = o.layers > 0 ? static_cast<double>(o.layers) : 36;
+  const double per_tile = layers * (2 * s * 2048 * (6144 + 2048 + 16384 + 8192) + 4 * s * s * 2048) + 2 * s * 2048 * 3072;
+  const double tiles = static_cast<double>(rows.starts.size() * columns.starts.size()) * clips;
+  Json row = report_of("video_decode", ops, seconds, per_tile * tiles / 1e12, ceiling.matmul_tflops);
+  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("frames", emitted).set("compute", name_of(o.compute));
+  row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
+  row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
+  return row;
+}
+
+Json bench_audio_decode(Ops& ops, const ModelBench& o) {
+  const Control control;
+  AudioVaeOptions options;
+  options.encoder = false;
+  ops.device().reset_peak();
+  const std::unique_ptr<AudioVae> vae = load_audio_vae(ops, synthetic_audio_vae(4), options);
+  const int latents = audio_latents(align_frames(o.frames));
+  const std::vector<float> rows = TorchGenerator(5).randn(int64_t{64} * latents);
+  std::vector<float> samples, first;
+  const std::vector<double> seconds = time_runs(ops, o.repeats, [&] {
+    samples = vae->decode(rows.data(), latents, control);
+    if (first.empty()) first = samples;
+  });
+  Json row = report_of("audio_decode", ops, seconds, 2 * 1.207e-3 * latents, 0);
+  row.set("frames", o.frames).set("latents", latents).set("finite", all_finite(samples));
+  row.set("repeatable", first == samples).set("scratch_bytes", vae->decode_bytes(latents));
+  return row;
+}
+
+}  // namespace h3

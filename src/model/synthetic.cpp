@@ -1,0 +1,229 @@
+#include "model/synthetic.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "codec/noise.h"
+#include "model/dit/weights.h"
+#include "model/vae/audio_weights.h"
+#include "model/vae/video_weights.h"
+
+namespace h3 {
+namespace {
+
+class SyntheticSource final : public TensorSource {
+ public:
+  explicit SyntheticSource(uint64_t seed) : seed_(seed) {}
+
+  void add(const std::string& name, std::vector<int64_t> dims, float center, float amplitude) {
+    NoiseWeights noise;
+    noise.center = center;
+    noise.amplitude = amplitude;
+    noise.seed = fnv1a64(std::as_bytes(std::span(name))) ^ seed_;
+    payloads_.push_back(std::make_unique<NoiseWeights>(noise));
+    TensorInfo info;
+    info.name = name;
+    info.format = Format::noise;
+    info.dims = std::move(dims);
+    info.data = {reinterpret_cast<const std::byte*>(payloads_.back().get()), sizeof(NoiseWeights)};
+    info.file = "random weights";
+    tensors_.push_back(std::move(info));
+  }
+  // By shape and name: norms around one, biases small, matrices with rows of unit norm times `gain`.
+  void add_plain(const std::string& name, std::vector<int64_t> dims, float gain = 1) {
+    const bool bias = name.ends_with("bias");
+    if (dims.size() == 1 && !bias) return add(name, std::move(dims), 1.0f, 0.1f);
+    if (bias) return add(name, std::move(dims), 0.0f, 0.02f);
+    int64_t inputs = 1;
+    for (size_t i = 1; i < dims.size(); ++i) inputs *= dims[i];
+    add(name, std::move(dims), 0.0f, gain * std::sqrt(3.0f / static_cast<float>(inputs)));
+  }
+  void finish() { index_tensors(); }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  const std::vector<std::string>& files() const override { return files_; }
+  std::string id() const override { return strf("random-%016llx", static_cast<unsigned long long>(seed_)); }
+
+ private:
+  uint64_t seed_;
+  std::vector<std::unique_ptr<NoiseWeights>> payloads_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
+  std::vector<std::string> files_;
+};
+
+Component component_of(Role role, std::shared_ptr<SyntheticSource> source) {
+  source->finish();
+  Component component;
+  component.role = role;
+  component.spelling = Spelling::comfy;
+  component.source = std::move(source);
+  component.origin = "random weights";
+  return component;
+}
+
+int64_t length_of(const DitConfig& c, dit::Dim dim) {
+  using dit::Dim;
+  switch (dim) {
+    case Dim::hidden: return c.hidden;
+    case Dim::video_row: return c.video_row;
+    case Dim::audio_row: return c.audio_row;
+    case Dim::text: return c.text_dim;
+    case Dim::block_adaln: return 18 * c.hidden;
+    case Dim::final_adaln: return 2 * c.hidden;
+    case Dim::head_dim: return c.head_dim;
+    case Dim::inner: return c.inner();
+    case Dim::inner3: return 3 * c.inner();
+    case Dim::ffn: return c.ffn;
+    case Dim::ffn2: return 2 * c.ffn;
+    default: return 0;
+  }
+}
+
+template <typename Owner, size_t kRows>
+void add_dit_rows(SyntheticSource& source, const DitConfig& c, const std::string& prefix,
+                  const dit::Row<Owner> (&rows)[kRows]) {
+  for (const dit::Row<Owner>& row : rows) {
+    const char* name = row.name[static_cast<size_t>(dit::Names::comfy)];
+    if (*name == '\0' || std::strncmp(name, "time_embedder", 13) == 0 || std::strncmp(name, "rope", 4) == 0) continue;
+    std::vector<int64_t> dims;
+    for (const dit::Dim dim : row.dims) {
+      if (dim != dit::Dim::none) dims.push_back(length_of(c, dim));
+    }
+    const std::string full = prefix + name;
+    if (std::strcmp(name, "adaln_t_table") == 0) {
+      source.add(full, {c.curve_points, c.curve_rank}, 0.0f, 1.0f);
+      continue;
+    }
+    if (full.find("adaln") != std::string::npos && dims.size() == 2) dims[1] = c.curve_rank;
+    if (full.starts_with("final_layer.video_out")) dims[0] = c.video_row;
+    const bool branch_end = full.ends_with("out_proj.weight") || full.ends_with("fc2.weight");
+    source.add_plain(full, std::move(dims), full.find("adaln") != std::string::npos ? 0.2f : branch_end ? 0.5f : 1.0f);
+  }
+}
+
+}  // namespace
+
+DitConfig release_dit_config(int64_t layers) {
+  DitConfig c;
+  c.hidden = 5376;
+  c.layers = layers > 0 ? layers : 50;
+  c.refiner_layers = 2;
+  c.heads = 56;
+  c.head_dim = 128;
+  c.ffn = 14336;
+  c.video_row = 96;
+  c.audio_row = 32;
+  c.text_dim = 5120;
+  c.curve_points = 1025;
+  c.curve_rank = 8;
+  c.rope_pairs = 16;
+  return c;
+}
+
+Component synthetic_dit(const DitConfig& config, uint64_t seed) {
+  auto source = std::make_shared<SyntheticSource>(seed);
+  add_dit_rows(*source, config, "", dit::kTrunk);
+  for (int64_t i = 0; i < config.refiner_layers; ++i) {
+    add_dit_rows(*source, config, strf("token_refiner.blocks.%lld.", static_cast<long long>(i)), dit::kBlock);
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const std::string prefix = strf("blocks.%lld.", static_cast<long long>(i));
+    add_dit_rows(*source, config, prefix, dit::kBlock);
+    add_dit_rows(*source, config, prefix, dit::kAdaln);
+  }
+  return component_of(Role::dit, source);
+}
+
+namespace {
+
+struct VideoLengths {
+  const VideoVaeConfig& c;
+  int64_t in = 0, out = 0;
+  int64_t operator()(VideoDim dim) const {
+    switch (dim) {
+      case VideoDim::none: return 0;
+      case VideoDim::one: return 1;
+      case VideoDim::three: return 3;
+      case VideoDim::pixels: return c.pixels;
+      case VideoDim::latent: return c.latent;
+      case VideoDim::moments: return 2 * c.latent;
+      case VideoDim::hidden: return c.hidden;
+      case VideoDim::inner: return c.inner();
+      case VideoDim::inner3: return 3 * c.inner();
+      case VideoDim::ffn: return c.ffn;
+      case VideoDim::ffn2: return 2 * c.ffn;
+      case VideoDim::registers: return c.registers;
+      case VideoDim::patch: return c.patch();
+      case VideoDim::first: return c.channels.front();
+      case VideoDim::last: return c.channels.back();
+      case VideoDim::in: return in;
+      case VideoDim::out: return out;
+    }
+    return 0;
+  }
+};
+
+template <typename Group, size_t kRows>
+void add_video_rows(SyntheticSource& source, const VideoLengths& lengths, const std::string& prefix,
+                    const VideoRow<Group> (&rows)[kRows]) {
+  for (const VideoRow<Group>& row : rows) {
+    if (row.original == nullptr) continue;
+    std::vector<int64_t> dims;
+    for (const VideoDim dim : row.dims) {
+      if (dim != VideoDim::none) dims.push_back(lengths(dim));
+    }
+    const std::string name = prefix + row.original;
+    if (std::strncmp(row.original, "scale", 5) == 0) source.add(name, std::move(dims), 0.3f, 0.1f);
+    else source.add_plain(name, std::move(dims));
+  }
+}
+
+}  // namespace
+
+Component synthetic_video_vae(int64_t layers, uint64_t seed) {
+  VideoVaeConfig c;
+  if (layers > 0) c.layers = layers;
+  auto source = std::make_shared<SyntheticSource>(seed);
+  VideoLengths lengths{c};
+  add_video_rows(*source, lengths, "", video_rows::kDecoder);
+  for (int64_t i = 0; i < c.layers; ++i) {
+    add_video_rows(*source, lengths, strf("decoder.transformer_blocks.%lld.", static_cast<long long>(i)),
+                   video_rows::kDecoderBlock);
+  }
+  add_video_rows(*source, lengths, "", video_rows::kEncoder);
+  for (size_t level = 0; level < c.channels.size(); ++level) {
+    for (int64_t b = 0; b < c.blocks_per_level; ++b) {
+      lengths.in = b == 0 ? c.level_input(level) : c.channels[level];
+      lengths.out = c.channels[level];
+      const std::string prefix = strf("encoder.down.%zu.block.%lld.", level, static_cast<long long>(b));
+      add_video_rows(*source, lengths, prefix, video_rows::kResnet);
+      if (lengths.in != lengths.out) add_video_rows(*source, lengths, prefix, video_rows::kShortcut);
+    }
+    if (c.downsamples(level)) add_video_rows(*source, lengths, strf("encoder.down.%zu.", level), video_rows::kDownsample);
+  }
+  return component_of(Role::video_vae, source);
+}
+
+Component synthetic_audio_vae(uint64_t seed) {
+  const AudioVaeConfig c;
+  auto source = std::make_shared<SyntheticSource>(seed);
+  for (const AudioRow& row : audio_vae_rows(c)) {
+    if ((row.flags & kMayBeAbsent) != 0) continue;
+    const bool log_scale = row.name.find(".act.") != std::string::npos;
+    if (row.weight_norm) source->add_plain(row.name + ".weight", row.dims, 0.7f);
+    else if (log_scale) source->add(row.name, row.dims, 0.0f, 0.3f);
+    else if (row.name.ends_with("alpha")) source->add(row.name, row.dims, 1.0f, 0.2f);
+    else source->add_plain(row.name, row.dims);
+  }
+  return component_of(Role::audio_vae, source);
+}
+
+}  // namespace h3

@@ -1,0 +1,21 @@
+// Components of any size with weights made by hash instead of read: `--weights random`. The weight tables say what there is;
+// the ranges keep activations of order one, so that a run ends finite.
+#pragma once
+
+#include <cstdint>
+
+#include "model/dit/config.h"
+#include "store/model_files.h"
+
+namespace h3 {
+
+// Sizes of the release, with fewer layers when asked (0 = all of them).
+DitConfig release_dit_config(int64_t layers = 0);
+
+// ComfyUI names, pruned AdaLN (a time curve of rank 8). Everything follows from `config`.
+Component synthetic_dit(const DitConfig& config, uint64_t seed);
+// The released video autoencoder with this many decoder layers (0 = 36); both halves.
+Component synthetic_video_vae(int64_t layers, uint64_t seed);
+Component synthetic_audio_vae(uint64_t seed);
+
+}  // namespace h3
