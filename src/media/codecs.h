@@ -18,6 +18,7 @@ inline constexpr size_t kPadding = 64;  // zero bytes that FFmpeg's bit readers 
 // Decodes a probed PNG, JPEG or WebP, not rotated. `bytes` has kPadding zeros behind it that are not counted.
 Image decode_image(std::span<const uint8_t> bytes, const ImageHeader& header, const std::string& path);
 std::vector<uint8_t> encode_png(const Image& image);
+std::vector<uint8_t> encode_ppm(const Image& image);  // image.cpp
 
 // ---- clips ----------------------------------------------------------------------------------------------------------
 // One output of a clip being written. Frames and sound go in; close() completes the staged files; commit() renames

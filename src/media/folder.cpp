@@ -11,6 +11,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Without FFmpeg frames are written in the one form that can be read back.
+#if H3_HAVE_FFMPEG
+constexpr const char* kFrameExtension = "png";
+std::vector<uint8_t> encode_frame(const Image& image) { return encode_png(image); }
+#else
+constexpr const char* kFrameExtension = "ppm";
+std::vector<uint8_t> encode_frame(const Image& image) { return encode_ppm(image); }
+#endif
+
 constexpr double kFolderFps = 24;  // the model's; a folder does not record one
 
 class FolderSink final : public ClipSink {
@@ -25,8 +34,9 @@ class FolderSink final : public ClipSink {
     Image image{.width = frame.width, .height = frame.height, .rgb = {}, .warnings = {}};
     image.rgb.resize(static_cast<size_t>(image.width) * image.height * 3);
     to_rgb8(frame, image.rgb.data());
-    const std::vector<uint8_t> png = encode_png(image);
-    folder_.write(strf("frame_%04lld.png", static_cast<long long>(frames_++)), png.data(), png.size());
+    const std::vector<uint8_t> bytes = encode_frame(image);
+    const std::string name = strf("frame_%04lld.%s", static_cast<long long>(frames_++), kFrameExtension);
+    folder_.write(name, bytes.data(), bytes.size());
   }
   void close() override {
     const std::string text = options_.metadata.empty() ? "{}" : options_.metadata;

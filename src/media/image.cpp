@@ -35,13 +35,6 @@ Image read_ppm(std::span<const uint8_t> bytes, const std::string& path) {
   return image;
 }
 
-std::vector<uint8_t> encode_ppm(const Image& image) {
-  const std::string header = strf("P6\n%d %d\n255\n", image.width, image.height);
-  std::vector<uint8_t> bytes(header.begin(), header.end());
-  bytes.insert(bytes.end(), image.rgb.begin(), image.rgb.end());
-  return bytes;
-}
-
 }  // namespace
 
 #if !H3_HAVE_FFMPEG
@@ -114,6 +107,13 @@ Image decode_padded(const std::vector<uint8_t>& padded, const std::string& path)
 }
 
 }  // namespace
+
+std::vector<uint8_t> encode_ppm(const Image& image) {
+  const std::string header = strf("P6\n%d %d\n255\n", image.width, image.height);
+  std::vector<uint8_t> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), image.rgb.begin(), image.rgb.end());
+  return bytes;
+}
 
 Image read_image(const std::string& path) { return decode_padded(read_bytes(path, kMaxImageBytes, kPadding), path); }
 

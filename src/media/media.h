@@ -48,10 +48,10 @@ struct ClipOptions {
 };
 
 // Writes a clip while it is being made. The container follows the path: .mp4 (H.264 + AAC), .webm (VP9 + Opus), .avi
-// (MJPEG + PCM, and a .wav beside it), .y4m (raw, and a .wav beside it), .wav (sound only), or a folder when it ends
-// in "/" (frame_0000.png ... and sound.wav). Nothing appears under any of the names before finish(); a writer that is
-// destroyed unfinished removes what it wrote. Equal inputs give equal bytes on one machine. Memory does not grow with
-// the number of frames, which is why the sound comes first.
+// (MJPEG + PCM, and a .wav beside it), .y4m (raw, and a .wav beside it), .wav (sound only), or a folder when it ends in
+// "/" (frame_0000.png ..., .ppm without FFmpeg, and sound.wav). Nothing appears under any of the names before
+// finish(); a writer that is destroyed unfinished removes what it wrote. Equal inputs give equal bytes on one machine.
+// Memory does not grow with the number of frames, which is why the sound comes first.
 class ClipWriter {
  public:
   virtual ~ClipWriter() = default;

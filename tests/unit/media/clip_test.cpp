@@ -46,6 +46,8 @@ struct Container {
   bool ffmpeg;
 };
 
+void PrintTo(const Container& container, std::ostream* out) { *out << container.name; }
+
 class ClipContainer : public testing::TestWithParam<Container> {};
 
 TEST_P(ClipContainer, RoundTrip) {

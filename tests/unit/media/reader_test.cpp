@@ -52,7 +52,8 @@ TEST(ClipOutputs, SoundAndFramesBesideTheClip) {
   writer->add_frames(moving_frames(0, 2, 8, 6).data(), 2);
   EXPECT_EQ(writer->finish().front(), folder / "clip.y4m");
   EXPECT_EQ(folder.list(), (std::vector<std::string>{"clip.y4m", "clip.y4m.json", "extra.wav", "frames"}));
-  EXPECT_TRUE(std::filesystem::exists(folder / "frames/frame_0001.png"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "frames/frame_0001.png") ||
+              std::filesystem::exists(folder / "frames/frame_0001.ppm"));
   EXPECT_FALSE(std::filesystem::exists(folder / "frames/sound.wav"));
   // 44 bytes of header, then left and right interleaved; half away from zero, clamped (formats H.2).
   const std::vector<uint8_t> wav = file_bytes(folder / "extra.wav");
@@ -120,6 +121,8 @@ struct Made {
   const char* file;
   MadeClip clip;
 };
+
+void PrintTo(const Made& made, std::ostream* out) { *out << made.name; }
 
 class MadeClips : public testing::TestWithParam<Made> {};
 
