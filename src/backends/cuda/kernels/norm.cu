@@ -21,51 +21,61 @@ __device__ inline const T* row_of(const Rows& rows, int64_t r) {
   return reinterpret_cast<const T*>(rows.data) + r / rows.inner * rows.outer_stride + r % rows.inner * rows.stride;
 }
 
-// Loads a row into shared memory and returns its sum of squares.
-template <typename T, bool kVec>
-__device__ float load_squares(const T* x, int n, float* row, float* reduce) {
-  float sum = 0;
-  if constexpr (kVec) {
-    for (int i = threadIdx.x * 8; i < n; i += kThreads * 8) {
-      Vec8<T> v;
-      v.load(x + i);
+// kStep elements: one, or eight in 16-byte accesses.
+template <typename T, int kStep>
+__device__ inline void load(const T* p, float (&v)[kStep]) {
+  if constexpr (kStep == 8) {
+    Vec8<T> raw;
+    raw.load(p);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        row[i + e] = v.v[e];
-        sum += v.v[e] * v.v[e];
-      }
-    }
+    for (int e = 0; e < 8; ++e) v[e] = raw.v[e];
   } else {
-    for (int i = threadIdx.x; i < n; i += kThreads) {
-      const float v = to_float(x[i]);
-      row[i] = v;
-      sum += v * v;
-    }
+    v[0] = to_float(*p);
   }
-  return block_sum(sum, reduce);
 }
 
-template <typename TX, typename TY, bool kVec>
-__global__ void __launch_bounds__(kThreads) rms_norm_kernel(Rows x, Rows y, const float* w, int n, float eps, bool twice) {
-  extern __shared__ float row[];
-  __shared__ float reduce[33];
-  const float squares = load_squares<TX, kVec>(row_of<TX>(x, blockIdx.x), n, row, reduce);
-  const float factor = rsqrtf(squares / static_cast<float>(n) + eps);
-  TY* out = const_cast<TY*>(row_of<TY>(y, blockIdx.x));
-  const auto value = [&](int i) {
-    float v = row[i] * factor;
-    if (twice) v = round_to<TY>(v);
-    return w != nullptr ? v * w[i] : v;
-  };
-  if constexpr (kVec) {
-    for (int i = threadIdx.x * 8; i < n; i += kThreads * 8) {
-      Vec8<TY> v;
+template <typename T, int kStep>
+__device__ inline void store(T* p, const float (&v)[kStep]) {
+  if constexpr (kStep == 8) {
+    Vec8<T> raw;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v.v[e] = value(i + e);
-      v.store(out + i);
-    }
+    for (int e = 0; e < 8; ++e) raw.v[e] = v[e];
+    raw.store(p);
   } else {
-    for (int i = threadIdx.x; i < n; i += kThreads) out[i] = from_float<TY>(value(i));
+    *p = from_float<T>(v[0]);
+  }
+}
+
+// The row stays in registers: thread t holds elements (p * kThreads + t) * kStep .. + kStep of pass p.
+template <typename TX, typename TY, int kStep, int kPasses>
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(Rows x, Rows y, const float* w, int n, float eps, bool twice) {
+  __shared__ float reduce[33];
+  const TX* in = row_of<TX>(x, blockIdx.x);
+  float v[kPasses][kStep];
+  float sum = 0;
+#pragma unroll
+  for (int p = 0; p < kPasses; ++p) {
+    const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
+    if (i >= n) continue;
+    load<TX, kStep>(in + i, v[p]);
+#pragma unroll
+    for (int e = 0; e < kStep; ++e) sum += v[p][e] * v[p][e];
+  }
+  const float factor = rsqrtf(block_sum(sum, reduce) / static_cast<float>(n) + eps);
+  TY* out = const_cast<TY*>(row_of<TY>(y, blockIdx.x));
+#pragma unroll
+  for (int p = 0; p < kPasses; ++p) {
+    const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
+    if (i >= n) continue;
+    float weight[kStep];
+    if (w != nullptr) load<float, kStep>(w + i, weight);
+#pragma unroll
+    for (int e = 0; e < kStep; ++e) {
+      v[p][e] *= factor;
+      if (twice) v[p][e] = round_to<TY>(v[p][e]);
+      if (w != nullptr) v[p][e] *= weight[e];
+    }
+    store<TY, kStep>(out + i, v[p]);
   }
 }
 
@@ -104,46 +114,34 @@ struct ModulateArgs {
   float eps;
 };
 
-// kGate: x = round(x + round(gate * y)) first. kNorm: then h = modulate(norm(x)).
-template <typename T, bool kGate, bool kNorm, bool kVec>
+// kGate: x = round(x + round(gate * y)) first. kNorm: then h = modulate(norm(x)). The row stays in registers: thread t
+// holds elements (p * kThreads + t) * kStep .. + kStep of pass p, up to kPasses passes.
+template <typename T, bool kGate, bool kNorm, int kStep, int kPasses>
 __global__ void __launch_bounds__(kThreads) gate_norm_kernel(ModulateArgs a) {
-  extern __shared__ float row[];
   __shared__ float reduce[33];
   const int64_t r = blockIdx.x;
   T* x = const_cast<T*>(row_of<T>(a.x, r));
-  constexpr int kStep = kVec ? 8 : 1;
+  const T* y = nullptr;
+  const T* gate = nullptr;
+  if constexpr (kGate) y = row_of<T>(a.y, r), gate = row_of<T>(a.gate, a.gate_ids[r]);
+  float v[kPasses][kStep];
   float sum = 0;
-  for (int i = threadIdx.x * kStep; i < a.n; i += kThreads * kStep) {
-    float v[kStep];
-    if constexpr (kVec) {
-      Vec8<T> raw;
-      raw.load(x + i);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v[e] = raw.v[e];
-    } else {
-      v[0] = to_float(x[i]);
-    }
+  for (int p = 0; p < kPasses; ++p) {
+    const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
+    if (i >= a.n) continue;
+    load<T, kStep>(x + i, v[p]);
     if constexpr (kGate) {
-      const T* y = row_of<T>(a.y, r) + i;
-      const T* g = row_of<T>(a.gate, a.gate_ids[r]) + i;
-      if constexpr (kVec) {
-        Vec8<T> branch, gate, out;
-        branch.load(y);
-        gate.load(g);
+      float branch[kStep], g[kStep];
+      load<T, kStep>(y + i, branch);
+      load<T, kStep>(gate + i, g);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) out.v[e] = v[e] = round_to<T>(v[e] + round_to<T>(gate.v[e] * branch.v[e]));
-        out.store(x + i);
-      } else {
-        v[0] = round_to<T>(v[0] + round_to<T>(to_float(*g) * to_float(*y)));
-        x[i] = from_float<T>(v[0]);
-      }
+      for (int e = 0; e < kStep; ++e) v[p][e] = round_to<T>(v[p][e] + round_to<T>(g[e] * branch[e]));
+      store<T, kStep>(x + i, v[p]);
     }
     if constexpr (kNorm) {
 #pragma unroll
-      for (int e = 0; e < kStep; ++e) {
-        row[i + e] = v[e];
-        sum += v[e] * v[e];
-      }
+      for (int e = 0; e < kStep; ++e) sum += v[p][e] * v[p][e];
     }
   }
   if constexpr (kNorm) {
@@ -151,24 +149,23 @@ __global__ void __launch_bounds__(kThreads) gate_norm_kernel(ModulateArgs a) {
     const T* shift = row_of<T>(a.shift, a.ids[r]);
     const T* scale = row_of<T>(a.scale, a.ids[r]);
     T* h = const_cast<T*>(row_of<T>(a.h, r));
-    const auto modulated = [&](int i, float s, float t) {
-      float v = row[i] * factor;
-      if (a.w != nullptr) v *= a.w[i];
-      v = round_to<T>(v);
-      v = round_to<T>(v * round_to<T>(1.0f + s));
-      return round_to<T>(v + t);
-    };
-    for (int i = threadIdx.x * kStep; i < a.n; i += kThreads * kStep) {
-      if constexpr (kVec) {
-        Vec8<T> s, t, out;
-        s.load(scale + i);
-        t.load(shift + i);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) out.v[e] = modulated(i + e, s.v[e], t.v[e]);
-        out.store(h + i);
-      } else {
-        h[i] = from_float<T>(modulated(i, to_float(scale[i]), to_float(shift[i])));
+    for (int p = 0; p < kPasses; ++p) {
+      const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
+      if (i >= a.n) continue;
+      float s[kStep], t[kStep], w[kStep];
+      load<T, kStep>(scale + i, s);
+      load<T, kStep>(shift + i, t);
+      if (a.w != nullptr) load<float, kStep>(a.w + i, w);
+#pragma unroll
+      for (int e = 0; e < kStep; ++e) {
+        float value = v[p][e] * factor;
+        if (a.w != nullptr) value *= w[e];
+        value = round_to<T>(value);
+        value = round_to<T>(value * round_to<T>(1.0f + s[e]));
+        v[p][e] = value + t[e];
       }
+      store<T, kStep>(h + i, v[p]);
     }
   }
 }
@@ -201,10 +198,13 @@ LaunchShape per_row(int64_t rows, int64_t n) {
 
 template <typename T, bool kGate, bool kNorm>
 void launch_gate_norm(cudaStream_t stream, const char* name, const ModulateArgs& args, int64_t rows, bool vec) {
-  LaunchShape shape = per_row(rows, args.n);
-  if (!kNorm) shape.shared = 0;
-  if (vec) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, true>, shape, args);
-  else launch(stream, name, gate_norm_kernel<T, kGate, kNorm, false>, shape, args);
+  const LaunchShape shape{dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0};
+  const int64_t passes = ceil_div(args.n, kThreads * (vec ? 8 : 1));
+  H3_ASSERT(passes <= 64);
+  if (vec && passes <= 3) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 3>, shape, args);
+  else if (vec) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 8>, shape, args);
+  else if (passes <= 16) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 16>, shape, args);
+  else launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 64>, shape, args);
 }
 
 void set_modulation(ModulateArgs& args, const View& w, float eps, const Modulation& mod, const View& h) {
@@ -221,10 +221,15 @@ void set_modulation(ModulateArgs& args, const View& w, float eps, const Modulati
 void CudaOps::rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) {
   const int64_t n = x.dim[x.rank - 1];
   const bool vec = vectorises(x) && vectorises(y), twice = rounding == NormRounding::twice;
-  const LaunchShape shape = per_row(row_count(x), n);
+  const LaunchShape shape{dim3(static_cast<unsigned>(row_count(x))), dim3(kThreads), 0};
+  const int64_t passes = ceil_div(n, kThreads * (vec ? 8 : 1));
+  H3_ASSERT(passes <= 64);
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
-    if (vec) launch(stream(), "rms_norm", rms_norm_kernel<TX, TY, true>, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
-    else launch(stream(), "rms_norm", rms_norm_kernel<TX, TY, false>, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
+    auto* kernel = vec && passes <= 1 ? rms_norm_kernel<TX, TY, 8, 1>
+                   : vec && passes <= 3 ? rms_norm_kernel<TX, TY, 8, 3>
+                   : vec && passes <= 8 ? rms_norm_kernel<TX, TY, 8, 8>
+                   : passes <= 16 ? rms_norm_kernel<TX, TY, 1, 16> : rms_norm_kernel<TX, TY, 1, 64>;
+    launch(stream(), "rms_norm", kernel, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
   }))
 }
 

@@ -111,18 +111,22 @@ __global__ void binary_kernel(Strided x, Strided y, Strided out, int64_t n) {
 
 template <typename T>
 __device__ inline float swiglu_value(float gate, float value) {
-  const float s = round_to<T>(gate / (1.0f + expf(-gate)));
+  // In narrow types the fast exponential and division are far inside the rounding.
+  const float s = round_to<T>(sizeof(T) == 4 ? gate / (1.0f + expf(-gate)) : __fdividef(gate, 1.0f + __expf(-gate)));
   float product = value * s;
   if constexpr (std::is_same_v<T, __half>) product = product > 65504.0f ? 65504.0f : product < -65504.0f ? -65504.0f : product;
   return product;
 }
 
+// Grid: x over pieces of a row, y over rows (strided by gridDim.y). No division per element.
 template <typename T, bool kVec>
-__global__ void swiglu_kernel(const T* gate, int64_t gate_stride, const T* value, int64_t value_stride, T* out,
-                              int64_t out_stride, int64_t cols, int64_t total) {
+__global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate, int64_t gate_stride, const T* value,
+                                                          int64_t value_stride, T* out, int64_t out_stride, int cols,
+                                                          int64_t rows) {
   constexpr int kStep = kVec ? 8 : 1;
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t row = i / cols, e = i % cols * kStep;
+  const int e = (blockIdx.x * kThreads + threadIdx.x) * kStep;
+  if (e >= cols) return;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
     if constexpr (kVec) {
       Vec8<T> g, v;
       g.load(gate + row * gate_stride + e);
@@ -137,13 +141,29 @@ __global__ void swiglu_kernel(const T* gate, int64_t gate_stride, const T* value
   }
 }
 
-template <typename TX, typename TY>
-__global__ void scaled_add_kernel(TX* x, int64_t x_stride, const TY* y, int64_t y_stride, const float* scale, int64_t cols,
-                                  int64_t total) {
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t row = i / cols, e = i % cols;
-    TX& out = x[row * x_stride + e];
-    out = from_float<TX>(to_float(out) + round_to<TX>(scale[e] * to_float(y[row * y_stride + e])));
+// Grid as in swiglu.
+template <typename TX, typename TY, bool kVec>
+__global__ void __launch_bounds__(kThreads) scaled_add_kernel(TX* x, int64_t x_stride, const TY* y, int64_t y_stride,
+                                                              const float* scale, int cols, int64_t rows) {
+  constexpr int kStep = kVec ? 8 : 1;
+  const int e = (blockIdx.x * kThreads + threadIdx.x) * kStep;
+  if (e >= cols) return;
+  float s[kStep];
+#pragma unroll
+  for (int k = 0; k < kStep; ++k) s[k] = scale[e + k];
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    if constexpr (kVec) {
+      Vec8<TX> out;
+      Vec8<TY> branch;
+      out.load(x + row * x_stride + e);
+      branch.load(y + row * y_stride + e);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) out.v[k] += round_to<TX>(s[k] * branch.v[k]);
+      out.store(x + row * x_stride + e);
+    } else {
+      TX& out = x[row * x_stride + e];
+      out = from_float<TX>(to_float(out) + round_to<TX>(s[0] * to_float(y[row * y_stride + e])));
+    }
   }
 }
 
@@ -270,11 +290,13 @@ void CudaOps::swiglu(const View& gate, const View& value, const View& out) {
   check_rows(value);
   check_rows(out);
   const bool vec = vectorises(gate) && vectorises(value) && vectorises(out);
-  const int64_t cols = vec ? gate.dim[1] / 8 : gate.dim[1], total = gate.dim[0] * cols;
+  const int64_t cols = gate.dim[1], rows = gate.dim[0];
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(cols, kThreads * (vec ? 8 : 1))),
+                               static_cast<unsigned>(std::min<int64_t>(rows, 32768))), dim3(kThreads), 0};
   H3_FLOAT_TYPE(gate.type, {
     auto* kernel = vec ? swiglu_kernel<T, true> : swiglu_kernel<T, false>;
-    launch(stream(), "swiglu", kernel, grid_for(total), as<const T>(gate), gate.stride[0], as<const T>(value),
-           value.stride[0], as<T>(out), out.stride[0], cols, total);
+    launch(stream(), "swiglu", kernel, shape, as<const T>(gate), gate.stride[0], as<const T>(value), value.stride[0],
+           as<T>(out), out.stride[0], cols, rows);
   })
 }
 
@@ -282,10 +304,14 @@ void CudaOps::scaled_add(const View& x, const View& y, const View& scale) {
   H3_ASSERT(same_dims(x, y) && scale.type == DType::f32 && scale.dim[0] == x.dim[1]);
   check_rows(x);
   check_rows(y);
-  const int64_t total = x.elements();
-  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type,
-      launch(stream(), "scaled_add", scaled_add_kernel<TX, TY>, grid_for(total), as<TX>(x), x.stride[0], as<const TY>(y),
-             y.stride[0], as<const float>(scale), x.dim[1], total);))
+  const bool vec = vectorises(x) && vectorises(y);
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads * (vec ? 8 : 1))),
+                               static_cast<unsigned>(std::min<int64_t>(x.dim[0], 32768))), dim3(kThreads), 0};
+  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
+    auto* kernel = vec ? scaled_add_kernel<TX, TY, true> : scaled_add_kernel<TX, TY, false>;
+    launch(stream(), "scaled_add", kernel, shape, as<TX>(x), x.stride[0], as<const TY>(y), y.stride[0],
+           as<const float>(scale), x.dim[1], x.dim[0]);
+  }))
 }
 
 void CudaOps::lincomb(const View& c, const View& a, const View& b, const View& out) {

@@ -63,6 +63,78 @@ __global__ void __launch_bounds__(kWarps * 32) head_norm_rope_kernel(RopeArgs a)
   }
 }
 
+// The same for heads of 32 * kChunk elements: a lane holds kChunk consecutive ones, and its partner in the rotation is
+// pairs / kChunk lanes away, so a head never leaves the registers.
+template <typename T, int kChunk>
+__global__ void __launch_bounds__(kWarps * 32) head_norm_rope_lanes_kernel(RopeArgs a) {
+  const int64_t row = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int distance = a.pairs / kChunk;
+  const bool low = lane < distance, rotates = lane < 2 * distance;
+  float c[kChunk], s[kChunk], w[kChunk];
+#pragma unroll
+  for (int e = 0; e < kChunk; ++e) {
+    w[e] = a.w != nullptr ? a.w[lane * kChunk + e] : 1.0f;
+    c[e] = 1.0f, s[e] = 0.0f;
+    if (rotates) {
+      const int j = (low ? lane : lane - distance) * kChunk + e;
+      c[e] = a.cos[row * a.table_stride + j], s[e] = a.sin[row * a.table_stride + j];
+      if (a.per_op) c[e] = round_to<T>(c[e]), s[e] = round_to<T>(s[e]);
+    }
+  }
+  const int source = low ? lane + distance : lane - distance;
+  for (int h = warp; h < a.heads; h += kWarps) {
+    T* x = reinterpret_cast<T*>(a.x) + row * a.row_stride + h * a.head_stride + lane * kChunk;
+    using Raw = std::conditional_t<sizeof(T) * kChunk == 16, uint4, std::conditional_t<sizeof(T) * kChunk == 8, uint2, uint32_t>>;
+    const Raw raw = *reinterpret_cast<const Raw*>(x);
+    const T* in = reinterpret_cast<const T*>(&raw);
+    float v[kChunk];
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) {
+      v[e] = to_float(in[e]);
+      sum += v[e] * v[e];
+    }
+    if (a.norm) {
+      for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      const float factor = rsqrtf(sum / static_cast<float>(a.d) + a.eps);
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e) {
+        float value = v[e] * factor;
+        if (a.twice) value = round_to<T>(value);
+        v[e] = round_to<T>(value * w[e]);
+      }
+    }
+    Raw out;
+    T* o = reinterpret_cast<T*>(&out);
+#pragma unroll
+    for (int e = 0; e < kChunk; ++e) {
+      const float other = __shfl_sync(0xffffffffu, v[e], source & 31);
+      float own = v[e] * c[e], cross = other * s[e];
+      if (a.per_op) own = round_to<T>(own), cross = round_to<T>(cross);
+      const float rotated = low ? own - cross : own + cross;
+      o[e] = from_float<T>(rotates ? rotated : v[e]);
+    }
+    *reinterpret_cast<Raw*>(x) = out;
+  }
+}
+
+// kChunk consecutive elements of every head lie in one aligned access, and the pairs are whole chunks.
+template <typename T, int kChunk>
+bool fits_lanes(const RopeArgs& a) {
+  const int64_t size = sizeof(T) * kChunk;
+  const auto aligned = [&](int64_t elements) { return elements * static_cast<int64_t>(sizeof(T)) % size == 0; };
+  return a.d == 32 * kChunk && a.pairs % kChunk == 0 && size <= 16 && reinterpret_cast<uintptr_t>(a.x) % size == 0 &&
+         aligned(a.row_stride) && aligned(a.head_stride);
+}
+
+template <typename T>
+void launch_rope(cudaStream_t stream, const RopeArgs& a, const LaunchShape& shape) {
+  if (fits_lanes<T, 4>(a)) launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 4>, shape, a);
+  else if (fits_lanes<T, 2>(a)) launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 2>, shape, a);
+  else launch(stream, "head_norm_rope", head_norm_rope_kernel<T>, shape, a);
+}
+
 }  // namespace
 
 void CudaOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) {
@@ -86,7 +158,7 @@ void CudaOps::head_norm_rope(const View& x, const HeadNorm& norm, const Rope& ro
     a.table_stride = rope.cos.stride[0];
   }
   const LaunchShape shape{dim3(static_cast<unsigned>(x.dim[0])), dim3(kWarps * 32), 0};
-  H3_FLOAT_TYPE(x.type, launch(stream(), "head_norm_rope", head_norm_rope_kernel<T>, shape, a);)
+  H3_FLOAT_TYPE(x.type, launch_rope<T>(stream(), a, shape);)
 }
 
 }  // namespace h3::cuda
