@@ -1,13 +1,16 @@
-// h3-parity --golden DIR [--backend ref|cpu|...] [--stage NAME]... [--threads N] [--json]
+// h3-parity --golden DIR [--backend ref|cpu|...] [--shadow] [--stage NAME]... [--threads N] [--json]
+// --shadow repeats every call on the oracle and stops a stage at the first one that diverges.
 // Fails on any miss, on NaN, on files no stage knows, and on zero cases.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/parity/suite.h"
 #include "backends/list.h"
 #include "base/error.h"
+#include "ops/shadow.h"
 
 namespace h3 {
 namespace {
@@ -16,7 +19,7 @@ struct Arguments {
   std::string golden, backend = "cpu";
   std::vector<std::string> stages;
   int threads = 0;
-  bool json = false;
+  bool json = false, shadow = false;
 };
 
 int parse_threads(const std::string& text) {
@@ -36,9 +39,13 @@ Arguments parse(int argc, char** argv) {
       args.json = true;
       continue;
     }
+    if (flag == "--shadow") {
+      args.shadow = true;
+      continue;
+    }
     if (flag != "--golden" && flag != "--backend" && flag != "--stage" && flag != "--threads") {
       fail(Code::usage,
-           "unknown argument %s; usage: h3-parity --golden DIR [--backend NAME] [--stage NAME]... "
+           "unknown argument %s; usage: h3-parity --golden DIR [--backend NAME] [--shadow] [--stage NAME]... "
            "[--threads N] [--json]",
            flag.c_str());
     }
@@ -117,7 +124,8 @@ int run(int argc, char** argv) {
   ThreadPool pool(args.threads);
   Log log;
   Context context{pool, log};
-  const std::unique_ptr<Ops> ops = make_backend(args.backend, context);
+  std::unique_ptr<Ops> ops = make_backend(args.backend, context);
+  if (args.shadow) ops = make_shadow(std::move(ops), make_backend("ref", context));
   Suite suite(args.golden, *ops, [&](const Verdict& v) {
     if (args.json)
       std::printf("%s\n", to_json(v).dump().c_str());
