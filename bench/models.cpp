@@ -17,13 +17,10 @@
 #include "sampling/rng.h"
 #include "sampling/schedule.h"
 
-
 namespace h3 {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -112,7 +109,8 @@ Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const double matmul = median(time_runs(ops, 5, [&] { ops.linear(*linear, x, y); }));
   out.matmul_tflops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / matmul / 1e12;
   const int64_t bytes = ops.device().is_host() ? int64_t{256} << 20 : int64_t{4} << 30;
-  const Tensor from(ops.device(), DType::f32, {bytes / 4}, "benchmark"), to(ops.device(), DType::f32, {bytes / 4}, "benchmark");
+  const Tensor from(ops.device(), DType::f32, {bytes / 4}, "benchmark"),
+      to(ops.device(), DType::f32, {bytes / 4}, "benchmark");
   ops.fill(from, 1.0f);
   const double copy = median(time_runs(ops, 5, [&] { ops.copy(from, to); }));
   out.copy_gb_per_s = 2.0 * static_cast<double>(bytes) / copy / 1e9;
@@ -139,7 +137,8 @@ Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   request.video_times = diffusers_grid(5, 12).time;
   request.audio_times = diffusers_grid(5, 3).time;
   const std::unique_ptr<DitSession> session = dit->start(std::move(request), control);
-  const int64_t video = static_cast<int64_t>(layout.video_rows.size()), audio = static_cast<int64_t>(layout.audio_rows.size());
+  const int64_t video = static_cast<int64_t>(layout.video_rows.size()),
+                audio = static_cast<int64_t>(layout.audio_rows.size());
   Device& device = ops.device();
   const Tensor xv = upload_f32(device, generator.randn(video * config.video_row).data(), {video, config.video_row},
                                DType::f32, "benchmark");
@@ -153,7 +152,8 @@ Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   const int64_t allocations = device.allocations();
   const std::vector<double> seconds = time_runs(ops, o.repeats, [&] { session->evaluate(1, xv, xa, vv, va); });
   const std::vector<float> again = download_f32(vv);
-  Json row = report_of("step", ops, seconds, step_tflop(config, static_cast<double>(layout.rows)), ceiling.matmul_tflops);
+  Json row =
+      report_of("step", ops, seconds, step_tflop(config, static_cast<double>(layout.rows)), ceiling.matmul_tflops);
   row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("rows", layout.rows).set("layers", config.layers);
   row.set("compute", name_of(o.compute)).set("load_s", load).set("weight_bytes", dit->weight_bytes());
   row.set("workspace_bytes", session->bytes()).set("finite", all_finite(again) && all_finite(download_f32(va)));
@@ -193,10 +193,13 @@ Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   const double clips = (frames + 3) / 5 - 1.0;
   const double s = 7.0 * rows.lengths[0] / 16 * columns.lengths[0] / 16 + 5;
   const double layers = o.layers > 0 ? static_cast<double>(o.layers) : 36;
-  const double per_tile = layers * (2 * s * 2048 * (6144 + 2048 + 16384 + 8192) + 4 * s * s * 2048) + 2 * s * 2048 * 3072;
+  const double per_tile =
+      layers * (2 * s * 2048 * (6144 + 2048 + 16384 + 8192) + 4 * s * s * 2048) + 2 * s * 2048 * 3072;
   const double tiles = static_cast<double>(rows.starts.size() * columns.starts.size()) * clips;
   Json row = report_of("video_decode", ops, seconds, per_tile * tiles / 1e12, ceiling.matmul_tflops);
-  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("frames", emitted).set("compute", name_of(o.compute));
+  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames))
+      .set("frames", emitted)
+      .set("compute", name_of(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
   row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
   return row;

@@ -20,7 +20,7 @@ struct ModelBench {
 
 // Rates of this device, measured: what a fraction of the ceiling refers to.
 struct Ceiling {
-  double matmul_tflops = 0;    // at `compute`, 8192 x 8192 x 8192 (2048 on the host)
+  double matmul_tflops = 0;  // at `compute`, 8192 x 8192 x 8192 (2048 on the host)
   double copy_gb_per_s = 0;
 };
 Ceiling measure_ceiling(Ops& ops, Compute compute);

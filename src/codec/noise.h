@@ -1,5 +1,5 @@
-// Weights that need no file: element i is a hash of (seed, i), uniform in center +- amplitude. For benchmarks and memory
-// tests at release size; the same values on every back end.
+// Weights that need no file: element i is a hash of (seed, i), uniform in center +- amplitude. For benchmarks and
+// memory tests at release size; the same values on every back end.
 #pragma once
 
 #include <cstdint>

@@ -181,8 +181,10 @@ void add_video_rows(SyntheticSource& source, const VideoLengths& lengths, const 
       if (dim != VideoDim::none) dims.push_back(lengths(dim));
     }
     const std::string name = prefix + row.original;
-    if (std::strncmp(row.original, "scale", 5) == 0) source.add(name, std::move(dims), 0.3f, 0.1f);
-    else source.add_plain(name, std::move(dims));
+    if (std::strncmp(row.original, "scale", 5) == 0)
+      source.add(name, std::move(dims), 0.3f, 0.1f);
+    else
+      source.add_plain(name, std::move(dims));
   }
 }
 
@@ -207,7 +209,8 @@ Component synthetic_video_vae(int64_t layers, uint64_t seed) {
       add_video_rows(*source, lengths, prefix, video_rows::kResnet);
       if (lengths.in != lengths.out) add_video_rows(*source, lengths, prefix, video_rows::kShortcut);
     }
-    if (c.downsamples(level)) add_video_rows(*source, lengths, strf("encoder.down.%zu.", level), video_rows::kDownsample);
+    if (c.downsamples(level))
+      add_video_rows(*source, lengths, strf("encoder.down.%zu.", level), video_rows::kDownsample);
   }
   return component_of(Role::video_vae, source);
 }
@@ -218,10 +221,14 @@ Component synthetic_audio_vae(uint64_t seed) {
   for (const AudioRow& row : audio_vae_rows(c)) {
     if ((row.flags & kMayBeAbsent) != 0) continue;
     const bool log_scale = row.name.find(".act.") != std::string::npos;
-    if (row.weight_norm) source->add_plain(row.name + ".weight", row.dims, 0.7f);
-    else if (log_scale) source->add(row.name, row.dims, 0.0f, 0.3f);
-    else if (row.name.ends_with("alpha")) source->add(row.name, row.dims, 1.0f, 0.2f);
-    else source->add_plain(row.name, row.dims);
+    if (row.weight_norm)
+      source->add_plain(row.name + ".weight", row.dims, 0.7f);
+    else if (log_scale)
+      source->add(row.name, row.dims, 0.0f, 0.3f);
+    else if (row.name.ends_with("alpha"))
+      source->add(row.name, row.dims, 1.0f, 0.2f);
+    else
+      source->add_plain(row.name, row.dims);
   }
   return component_of(Role::audio_vae, source);
 }

@@ -1,5 +1,5 @@
-// Components of any size with weights made by hash instead of read: `--weights random`. The weight tables say what there is;
-// the ranges keep activations of order one, so that a run ends finite.
+// Components of any size with weights made by hash instead of read: `--weights random`. The weight tables say what
+// there is; the ranges keep activations of order one, so that a run ends finite.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,8 @@ Descriptor tensor(const View& view, int64_t id) {
   const int64_t batch = r == 4 ? view.dim[0] : 1;
   const int64_t rows = view.dim[r - 3], heads = view.dim[r - 2], d = view.dim[r - 1];
   const int64_t dims[4] = {batch, heads, rows, d};
-  const int64_t strides[4] = {r == 4 ? view.stride[0] : rows * view.stride[r - 3], view.stride[r - 2], view.stride[r - 3], 1};
+  const int64_t strides[4] = {r == 4 ? view.stride[0] : rows * view.stride[r - 3], view.stride[r - 2],
+                              view.stride[r - 3], 1};
   const cudnnDataType_t type = view.type == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
   const int64_t alignment = 16;
   const bool is_virtual = false;
@@ -137,15 +138,17 @@ std::unique_ptr<DnnAttention::Plan> DnnAttention::build(const AttentionArgs& arg
   }
   int64_t count = 0;
   check(dnn().cudnnBackendGetAttribute(heuristic.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                       static_cast<int64_t>(raw.size()), &count, raw.data()), "asking for engines");
+                                       static_cast<int64_t>(raw.size()), &count, raw.data()),
+        "asking for engines");
   for (int64_t i = 0; i < count && i < static_cast<int64_t>(raw.size()); ++i) {
     auto plan = std::make_unique<Plan>();
     plan->plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw[i]);
     plan->plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     if (!plan->plan.try_finalize()) continue;
     int64_t bytes = 0, n = 0;
-    check(dnn().cudnnBackendGetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                         &n, &bytes), "reading the workspace size");
+    check(dnn().cudnnBackendGetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                                         1, &n, &bytes),
+          "reading the workspace size");
     if (bytes > 0) check(cudaMallocAsync(&plan->workspace, static_cast<size_t>(bytes), stream_), "attention workspace");
     return plan;
   }
@@ -176,7 +179,8 @@ bool DnnAttention::run(const AttentionArgs& args) {
   const DType type = args.q.type;
   const int64_t d = args.q.dim[args.q.rank - 1];
   if (handle_ == nullptr || args.causal || (type != DType::bf16 && type != DType::f16)) return false;
-  if ((d != 64 && d != 128) || !aligned(args.q) || !aligned(args.k) || !aligned(args.v) || !aligned(args.out)) return false;
+  if ((d != 64 && d != 128) || !aligned(args.q) || !aligned(args.k) || !aligned(args.v) || !aligned(args.out))
+    return false;
   Plan* plan = find(args);
   if (plan == nullptr) return false;
   float scale = args.scale;

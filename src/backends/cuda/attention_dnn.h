@@ -1,5 +1,5 @@
-// cuDNN's fused attention through its backend API: one plan per shape, built on first use, cached, run serialised on the
-// stream. Q, K, V may be strided views of one fused buffer.
+// cuDNN's fused attention through its backend API: one plan per shape, built on first use, cached, run serialised on
+// the stream. Q, K, V may be strided views of one fused buffer.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -52,7 +52,8 @@ std::unique_ptr<Ops> make_cuda_ops(Context& context, int index) {
     fail(Code::device, "cuda:%d does not exist; this machine has %zu card%s", index, cards.size(),
          cards.size() == 1 ? "" : "s");
   }
-  if (!cards[index].refused.empty()) fail(Code::device, "cuda:%d cannot be used: %s", index, cards[index].refused.c_str());
+  if (!cards[index].refused.empty())
+    fail(Code::device, "cuda:%d cannot be used: %s", index, cards[index].refused.c_str());
   return std::make_unique<cuda::CudaOps>(context, index);
 }
 
@@ -72,8 +73,11 @@ int select_card(int index) {
 }  // namespace
 
 CudaOps::CudaOps(Context& context, int index)
-    : context_(context), index_(select_card(index)), device_(index, owner_.stream),
-      plans_(std::make_unique<LinearPlans>(*this)), dnn_(std::make_unique<DnnAttention>(owner_.stream)) {}
+    : context_(context),
+      index_(select_card(index)),
+      device_(index, owner_.stream),
+      plans_(std::make_unique<LinearPlans>(*this)),
+      dnn_(std::make_unique<DnnAttention>(owner_.stream)) {}
 
 CudaOps::~CudaOps() {
   cudaStreamSynchronize(owner_.stream);

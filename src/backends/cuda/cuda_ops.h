@@ -12,12 +12,12 @@
 namespace h3 {
 
 struct CudaCard {
-  int index = 0;            // as the process sees it: CUDA_VISIBLE_DEVICES is honoured by the driver
+  int index = 0;  // as the process sees it: CUDA_VISIBLE_DEVICES is honoured by the driver
   std::string name;
-  int major = 0, minor = 0; // compute capability
+  int major = 0, minor = 0;  // compute capability
   int64_t total_bytes = 0, free_bytes = 0;
-  std::string libraries;    // "cuBLASLt 13.1, cuDNN 9.14"
-  std::string refused;      // why it cannot be used; empty = usable
+  std::string libraries;  // "cuBLASLt 13.1, cuDNN 9.14"
+  std::string refused;    // why it cannot be used; empty = usable
 };
 
 // Every card, or one entry whose `refused` says why there is none (no driver, a driver too old).

@@ -17,7 +17,8 @@ template <typename... P, typename... A>
 void launch(cudaStream_t stream, const char* name, void (*kernel)(P...), const LaunchShape& shape, A... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
   if (shape.shared > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)), name);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared)),
+          name);
   }
   kernel<<<shape.grid, shape.block, shape.shared, stream>>>(static_cast<P>(args)...);
   check(cudaGetLastError(), name);

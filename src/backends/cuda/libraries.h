@@ -1,5 +1,5 @@
-// cuBLASLt and cuDNN, opened at run time: the program starts on machines that have neither, nor a driver. The CUDA runtime is linked
-// statically and itself looks for the driver.
+// cuBLASLt and cuDNN, opened at run time: the program starts on machines that have neither, nor a driver. The CUDA
+// runtime is linked statically and itself looks for the driver.
 #pragma once
 
 #include <cublasLt.h>
@@ -13,11 +13,12 @@ namespace h3::cuda {
 struct BlasLt {
   std::string reason = "not opened", version;
   bool loaded() const { return reason.empty(); }
-#define H3_BLASLT(X)                                                                                          \
-  X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate)   \
-  X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)              \
-  X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate)       \
-  X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)
+#define H3_BLASLT(X)                                                                                                  \
+  X(cublasLtCreate)                                                                                                   \
+  X(cublasLtDestroy) X(cublasLtGetVersion) X(cublasLtMatmul) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) \
+      X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                  \
+          X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)    \
+              X(cublasLtMatmulPreferenceSetAttribute) X(cublasLtMatmulAlgoGetHeuristic)
 #define H3_DECLARE(name) decltype(&::name) name = nullptr;
   H3_BLASLT(H3_DECLARE)
 };
@@ -25,10 +26,11 @@ struct BlasLt {
 struct Dnn {
   std::string reason = "not opened", version;
   bool loaded() const { return reason.empty(); }
-#define H3_DNN(X)                                                                                          \
-  X(cudnnCreate) X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetVersion) X(cudnnBackendCreateDescriptor)     \
-  X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute)                 \
-  X(cudnnBackendFinalize) X(cudnnBackendExecute)
+#define H3_DNN(X)                                                                                                      \
+  X(cudnnCreate)                                                                                                       \
+  X(cudnnDestroy) X(cudnnSetStream) X(cudnnGetVersion) X(cudnnBackendCreateDescriptor)                                 \
+      X(cudnnBackendDestroyDescriptor) X(cudnnBackendSetAttribute) X(cudnnBackendGetAttribute) X(cudnnBackendFinalize) \
+          X(cudnnBackendExecute)
   H3_DNN(H3_DECLARE)
 #undef H3_DECLARE
 };

@@ -20,8 +20,10 @@ Buffer CudaDevice::allocate(int64_t bytes, const char* what) {
     fail(Code::memory, "out of memory on %s: %s needs %.1f MiB (planned test failure)", name(), what, bytes / mib);
   }
   if (cap_ > 0 && now_.load() + rounded > cap_) {
-    fail(Code::memory, "out of memory on %s: %s needs %.1f MiB, %.1f MiB of the cap of %.1f MiB are in use. Raise --vram "
-         "or use --plan stream", name(), what, bytes / mib, now_.load() / mib, cap_ / mib);
+    fail(Code::memory,
+         "out of memory on %s: %s needs %.1f MiB, %.1f MiB of the cap of %.1f MiB are in use. Raise --vram "
+         "or use --plan stream",
+         name(), what, bytes / mib, now_.load() / mib, cap_ / mib);
   }
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(rounded));
@@ -29,8 +31,10 @@ Buffer CudaDevice::allocate(int64_t bytes, const char* what) {
     cudaGetLastError();  // clear it: the request ends, the context goes on
     size_t free_bytes = 0, total = 0;
     cudaMemGetInfo(&free_bytes, &total);
-    fail(Code::memory, "out of memory on %s: %s needs %.1f MiB, %.1f MiB are free (%.1f MiB held here). Use --plan stream "
-         "or a smaller size", name(), what, bytes / mib, static_cast<double>(free_bytes) / mib, now_.load() / mib);
+    fail(Code::memory,
+         "out of memory on %s: %s needs %.1f MiB, %.1f MiB are free (%.1f MiB held here). Use --plan stream "
+         "or a smaller size",
+         name(), what, bytes / mib, static_cast<double>(free_bytes) / mib, now_.load() / mib);
   }
   const int64_t now = now_.fetch_add(rounded) + rounded;
   int64_t peak = peak_.load();
@@ -48,7 +52,8 @@ void CudaDevice::release(void* data, int64_t bytes) noexcept {
 void CudaDevice::upload(const void* host, View destination) {
   H3_ASSERT(destination.contiguous());
   if (destination.bytes() == 0) return;
-  check(cudaMemcpyAsync(destination.data, host, static_cast<size_t>(destination.bytes()), cudaMemcpyHostToDevice, stream_),
+  check(cudaMemcpyAsync(destination.data, host, static_cast<size_t>(destination.bytes()), cudaMemcpyHostToDevice,
+                        stream_),
         "upload");
   check(cudaStreamSynchronize(stream_), "upload");
 }

@@ -1,6 +1,6 @@
 // The generic attention kernels: tensor cores (mma.sync) for bf16 and f16 heads up to 128, plain FMAs for f32 and wider
-// heads. Online softmax, O(S) memory. cuDNN is preferred where it takes the shape; these take every head size up to 256,
-// GQA, causal masks and any row strides.
+// heads. Online softmax, O(S) memory. cuDNN is preferred where it takes the shape; these take every head size up to
+// 256, GQA, causal masks and any row strides.
 #include "backends/cuda/kernels/common.cuh"
 
 namespace h3::cuda {
@@ -23,26 +23,30 @@ struct Args {
 template <typename T>
 __device__ inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, bf16>) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 }
 
 __device__ inline void ldmatrix4(uint32_t (&r)[4], const void* p) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
 }
 
 __device__ inline void ldmatrix4_trans(uint32_t (&r)[4], const void* p) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address));
 }
 
 template <typename T>
@@ -52,7 +56,8 @@ __device__ inline uint32_t pack2(float low, float high) {
          static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&h)) << 16;
 }
 
-// Rows first .. first + 63 of [rows, d] into shared [64][kPad], zeros beyond rows and d. kVec: 16-byte asynchronous copies.
+// Rows first .. first + 63 of [rows, d] into shared [64][kPad], zeros beyond rows and d. kVec: 16-byte asynchronous
+// copies.
 template <typename T, int kDim, bool kVec>
 __device__ void load_tile(T* tile, const T* base, int64_t row_stride, int64_t first, int64_t rows, int d) {
   constexpr int kPad = kDim + 8;
@@ -335,7 +340,8 @@ Args make_args(const AttentionArgs& in) {
 template <typename T>
 bool can_copy_vectors(const Args& a) {
   const auto multiple = [](int64_t n) { return n % 8 == 0; };
-  const uintptr_t addresses = reinterpret_cast<uintptr_t>(a.q) | reinterpret_cast<uintptr_t>(a.k) | reinterpret_cast<uintptr_t>(a.v);
+  const uintptr_t addresses =
+      reinterpret_cast<uintptr_t>(a.q) | reinterpret_cast<uintptr_t>(a.k) | reinterpret_cast<uintptr_t>(a.v);
   return a.d % 8 == 0 && addresses % 16 == 0 && multiple(a.q_row) && multiple(a.q_head) && multiple(a.q_batch) &&
          multiple(a.k_row) && multiple(a.k_head) && multiple(a.k_batch) && multiple(a.v_row) && multiple(a.v_head) &&
          multiple(a.v_batch);
@@ -344,15 +350,20 @@ bool can_copy_vectors(const Args& a) {
 template <typename T, int kDim>
 void launch_mma(cudaStream_t stream, const Args& a, dim3 grid) {
   const LaunchShape shape{grid, dim3(kThreads), size_t{5} * 64 * (kDim + 8) * sizeof(T)};
-  if (can_copy_vectors<T>(a)) launch(stream, "attention", attention_mma_kernel<T, kDim, true>, shape, a);
-  else launch(stream, "attention", attention_mma_kernel<T, kDim, false>, shape, a);
+  if (can_copy_vectors<T>(a))
+    launch(stream, "attention", attention_mma_kernel<T, kDim, true>, shape, a);
+  else
+    launch(stream, "attention", attention_mma_kernel<T, kDim, false>, shape, a);
 }
 
 template <typename T>
 void launch_half(cudaStream_t stream, const Args& a, dim3 grid) {
-  if (a.d <= 64) launch_mma<T, 64>(stream, a, grid);
-  else if (a.d <= 80) launch_mma<T, 80>(stream, a, grid);
-  else launch_mma<T, 128>(stream, a, grid);
+  if (a.d <= 64)
+    launch_mma<T, 64>(stream, a, grid);
+  else if (a.d <= 80)
+    launch_mma<T, 80>(stream, a, grid);
+  else
+    launch_mma<T, 128>(stream, a, grid);
 }
 
 }  // namespace
@@ -363,14 +374,17 @@ void CudaOps::attention_generic(const AttentionArgs& in) {
   const unsigned heads = static_cast<unsigned>(a.heads);
   if (in.q.type == DType::f32 || a.d > 128) {
     H3_ASSERT(a.d <= kF32Dim);
-    const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.queries, kF32Queries)), heads, batch), dim3(kF32Warps * 32),
+    const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.queries, kF32Queries)), heads, batch),
+                            dim3(kF32Warps * 32),
                             (static_cast<size_t>(kF32Queries) * a.d + size_t{2} * kF32Keys * (a.d + 1)) * 4};
     H3_FLOAT_TYPE(in.q.type, launch(stream(), "attention_fma", attention_fma_kernel<T>, shape, a);)
     return;
   }
   const dim3 grid(static_cast<unsigned>(ceil_div(a.queries, kQueries)), heads, batch);
-  if (in.q.type == DType::bf16) launch_half<bf16>(stream(), a, grid);
-  else launch_half<__half>(stream(), a, grid);
+  if (in.q.type == DType::bf16)
+    launch_half<bf16>(stream(), a, grid);
+  else
+    launch_half<__half>(stream(), a, grid);
 }
 
 }  // namespace h3::cuda

@@ -20,14 +20,22 @@ __device__ inline float to_float(__half v) { return __half2float(v); }
 template <typename T>
 __device__ inline T from_float(float v);
 template <>
-__device__ inline float from_float<float>(float v) { return v; }
+__device__ inline float from_float<float>(float v) {
+  return v;
+}
 template <>
-__device__ inline bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
+__device__ inline bf16 from_float<bf16>(float v) {
+  return __float2bfloat16_rn(v);
+}
 template <>
-__device__ inline __half from_float<__half>(float v) { return __float2half_rn(v); }
+__device__ inline __half from_float<__half>(float v) {
+  return __float2half_rn(v);
+}
 // round_T of ops.h, kept as f32.
 template <typename T>
-__device__ inline float round_to(float v) { return to_float(from_float<T>(v)); }
+__device__ inline float round_to(float v) {
+  return to_float(from_float<T>(v));
+}
 
 // Eight consecutive elements as floats; 16-byte accesses where the type allows.
 template <typename T>
@@ -58,7 +66,8 @@ struct Vec8 {
   }
 };
 
-// Sum over the block; every thread gets it. `shared` holds 33 floats. Fixed order: the result depends on the block size only.
+// Sum over the block; every thread gets it. `shared` holds 33 floats. Fixed order: the result depends on the block size
+// only.
 __device__ inline float block_sum(float v, float* shared) {
   for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_xor_sync(0xffffffffu, v, offset);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
@@ -78,7 +87,9 @@ __device__ inline float block_sum(float v, float* shared) {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <typename T>
-T* as(const View& view) { return reinterpret_cast<T*>(view.data); }
+T* as(const View& view) {
+  return reinterpret_cast<T*>(view.data);
+}
 
 // Last axis dense, and 16-byte vectors of 8 legal on every row.
 inline bool vectorises(const View& view) {
@@ -91,19 +102,43 @@ inline bool vectorises(const View& view) {
 }
 
 // Runs body with T bound to the element type of `type`.
-#define H3_FLOAT_TYPE(type, ...)                                        \
-  switch (type) {                                                       \
-    case DType::f32: { using T = float; __VA_ARGS__; break; }           \
-    case DType::bf16: { using T = ::h3::cuda::bf16; __VA_ARGS__; break; } \
-    case DType::f16: { using T = __half; __VA_ARGS__; break; }          \
-    default: H3_ASSERT(false);                                          \
+#define H3_FLOAT_TYPE(type, ...)  \
+  switch (type) {                 \
+    case DType::f32: {            \
+      using T = float;            \
+      __VA_ARGS__;                \
+      break;                      \
+    }                             \
+    case DType::bf16: {           \
+      using T = ::h3::cuda::bf16; \
+      __VA_ARGS__;                \
+      break;                      \
+    }                             \
+    case DType::f16: {            \
+      using T = __half;           \
+      __VA_ARGS__;                \
+      break;                      \
+    }                             \
+    default: H3_ASSERT(false);    \
   }
-#define H3_FLOAT_TYPE_AS(Name, type, ...)                               \
-  switch (type) {                                                       \
-    case DType::f32: { using Name = float; __VA_ARGS__; break; }        \
-    case DType::bf16: { using Name = ::h3::cuda::bf16; __VA_ARGS__; break; } \
-    case DType::f16: { using Name = __half; __VA_ARGS__; break; }       \
-    default: H3_ASSERT(false);                                          \
+#define H3_FLOAT_TYPE_AS(Name, type, ...) \
+  switch (type) {                         \
+    case DType::f32: {                    \
+      using Name = float;                 \
+      __VA_ARGS__;                        \
+      break;                              \
+    }                                     \
+    case DType::bf16: {                   \
+      using Name = ::h3::cuda::bf16;      \
+      __VA_ARGS__;                        \
+      break;                              \
+    }                                     \
+    case DType::f16: {                    \
+      using Name = __half;                \
+      __VA_ARGS__;                        \
+      break;                              \
+    }                                     \
+    default: H3_ASSERT(false);            \
   }
 
 }  // namespace h3::cuda

@@ -1,4 +1,5 @@
-// Convolutions as implicit matmuls with f32 FMAs: out[o, p] = sum over (channel, taps) of w[o, k] x[k at p]. The order of k is fixed.
+// Convolutions as implicit matmuls with f32 FMAs: out[o, p] = sum over (channel, taps) of w[o, k] x[k at p]. The order
+// of k is fixed.
 #include <utility>
 
 #include "backends/cuda/kernels/common.cuh"
@@ -60,11 +61,13 @@ __device__ inline float gather(const T* x, const Shape& s, int64_t k, int64_t p)
   } else if (h < 0 || h >= s.in[1] || w < 0 || w >= s.in[2]) {
     return 0;
   }
-  return round_operand(to_float(x[c * s.x_stride[0] + t * s.x_stride[1] + h * s.x_stride[2] + w * s.x_stride[3]]), s.rounding);
+  return round_operand(to_float(x[c * s.x_stride[0] + t * s.x_stride[1] + h * s.x_stride[2] + w * s.x_stride[3]]),
+                       s.rounding);
 }
 
 template <typename TX, typename TY>
-__global__ void __launch_bounds__(kThreads) conv_kernel(const float* weight, const float* bias, const TX* x, TY* y, Shape s) {
+__global__ void __launch_bounds__(kThreads)
+    conv_kernel(const float* weight, const float* bias, const TX* x, TY* y, Shape s) {
   __shared__ float ws[kDepth][kOut + 4], xs[kDepth][kPos + 4];
   const int64_t o0 = blockIdx.y * int64_t{kOut}, p0 = blockIdx.x * int64_t{kPos};
   const int to = threadIdx.x / 16 * 4, tp = threadIdx.x % 16 * 4;
@@ -134,13 +137,15 @@ std::unique_ptr<Conv> CudaOps::make_conv(ConvSpec spec) {
   for (int64_t o = 0; o < spec.out; ++o) {
     for (int64_t c = 0; c < spec.in; ++c) {
       for (int64_t j = 0; j < taps; ++j) {  // transposed weights lie [in, out, k]
-        const int64_t from = spec.kind == ConvKind::transposed1d ? (c * spec.out + o) * taps + j : (o * spec.in + c) * taps + j;
+        const int64_t from =
+            spec.kind == ConvKind::transposed1d ? (c * spec.out + o) * taps + j : (o * spec.in + c) * taps + j;
         packed[(o * spec.in + c) * taps + j] = rounded(spec.compute, spec.weight[from]);
       }
     }
   }
   conv->weight = device_.allocate(static_cast<int64_t>(packed.size()) * 4, spec.label.c_str());
-  device_.upload(packed.data(), make_view(device_, conv->weight.data(), DType::f32, {static_cast<int64_t>(packed.size())}));
+  device_.upload(packed.data(),
+                 make_view(device_, conv->weight.data(), DType::f32, {static_cast<int64_t>(packed.size())}));
   if (!spec.bias.empty()) {
     conv->bias_buffer = device_.allocate(spec.out * 4, spec.label.c_str());
     device_.upload(spec.bias.data(), make_view(device_, conv->bias_buffer.data(), DType::f32, {spec.out}));
@@ -163,7 +168,8 @@ void CudaOps::conv(const Conv& base, const View& x, const View& y) {
   conv.output_extent(s.in, expected);
   H3_ASSERT(expected[2] == s.out[2] && (x.rank == 2 || (expected[0] == s.out[0] && expected[1] == s.out[1])));
   for (int i = 0; i < 3; ++i) {
-    s.kernel[i] = spec.kernel[i], s.stride[i] = spec.stride[i], s.dilation[i] = spec.dilation[i], s.pad[i] = spec.pad_before[i];
+    s.kernel[i] = spec.kernel[i], s.stride[i] = spec.stride[i], s.dilation[i] = spec.dilation[i],
+    s.pad[i] = spec.pad_before[i];
   }
   s.channels_out = spec.out;
   s.depth = conv.depth;
@@ -171,11 +177,15 @@ void CudaOps::conv(const Conv& base, const View& x, const View& y) {
   s.reflect = spec.spatial_pad == Pad::reflect;
   s.transposed = spec.kind == ConvKind::transposed1d;
   s.rounding = spec.compute == Compute::bf16 ? 1 : spec.compute == Compute::f16 ? 2 : 0;
-  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(s.positions, kPos)), static_cast<unsigned>(ceil_div(spec.out, kOut))),
-                          dim3(kThreads), 0};
-  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type,
-      launch(stream(), conv.label.c_str(), conv_kernel<TX, TY>, shape, static_cast<const float*>(conv.weight.data()),
-             static_cast<const float*>(conv.bias_buffer.data()), as<const TX>(x), as<TY>(y), s);))
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(ceil_div(s.positions, kPos)), static_cast<unsigned>(ceil_div(spec.out, kOut))),
+      dim3(kThreads), 0};
+  H3_FLOAT_TYPE_AS(
+      TX, x.type,
+      H3_FLOAT_TYPE_AS(TY, y.type,
+                       launch(stream(), conv.label.c_str(), conv_kernel<TX, TY>, shape,
+                              static_cast<const float*>(conv.weight.data()),
+                              static_cast<const float*>(conv.bias_buffer.data()), as<const TX>(x), as<TY>(y), s);))
 }
 
 }  // namespace h3::cuda

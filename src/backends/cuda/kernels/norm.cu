@@ -12,7 +12,7 @@ constexpr int64_t kMaxRow = 48 * 1024;  // floats of one row in shared memory
 // Rows along the last axis of a view of rank 1 to 3; strides in elements.
 struct Rows {
   const char* data;
-  int64_t inner;   // extent of the axis before the last; row r = (r / inner, r % inner)
+  int64_t inner;  // extent of the axis before the last; row r = (r / inner, r % inner)
   int64_t outer_stride, stride;
 };
 
@@ -48,7 +48,8 @@ __device__ inline void store(T* p, const float (&v)[kStep]) {
 
 // The row stays in registers: thread t holds elements (p * kThreads + t) * kStep .. + kStep of pass p.
 template <typename TX, typename TY, int kStep, int kPasses>
-__global__ void __launch_bounds__(kThreads) rms_norm_kernel(Rows x, Rows y, const float* w, int n, float eps, bool twice) {
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(Rows x, Rows y, const float* w, int n, float eps, bool twice) {
   __shared__ float reduce[33];
   const TX* in = row_of<TX>(x, blockIdx.x);
   float v[kPasses][kStep];
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(Rows x, Rows y, cons
 }
 
 template <typename TX, typename TY>
-__global__ void __launch_bounds__(kThreads) layer_norm_kernel(Rows x, Rows y, const float* w, const float* b, int n, float eps) {
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_kernel(Rows x, Rows y, const float* w, const float* b, int n, float eps) {
   extern __shared__ float row[];
   __shared__ float reduce[33];
   const TX* in = row_of<TX>(x, blockIdx.x);
@@ -201,10 +203,14 @@ void launch_gate_norm(cudaStream_t stream, const char* name, const ModulateArgs&
   const LaunchShape shape{dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0};
   const int64_t passes = ceil_div(args.n, kThreads * (vec ? 8 : 1));
   H3_ASSERT(passes <= 64);
-  if (vec && passes <= 3) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 3>, shape, args);
-  else if (vec) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 8>, shape, args);
-  else if (passes <= 16) launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 16>, shape, args);
-  else launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 64>, shape, args);
+  if (vec && passes <= 3)
+    launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 3>, shape, args);
+  else if (vec)
+    launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 8, 8>, shape, args);
+  else if (passes <= 16)
+    launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 16>, shape, args);
+  else
+    launch(stream, name, gate_norm_kernel<T, kGate, kNorm, 1, 64>, shape, args);
 }
 
 void set_modulation(ModulateArgs& args, const View& w, float eps, const Modulation& mod, const View& h) {
@@ -225,20 +231,21 @@ void CudaOps::rms_norm(const View& x, const View& w, float eps, NormRounding rou
   const int64_t passes = ceil_div(n, kThreads * (vec ? 8 : 1));
   H3_ASSERT(passes <= 64);
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
-    auto* kernel = vec && passes <= 1 ? rms_norm_kernel<TX, TY, 8, 1>
-                   : vec && passes <= 3 ? rms_norm_kernel<TX, TY, 8, 3>
-                   : vec && passes <= 8 ? rms_norm_kernel<TX, TY, 8, 8>
-                   : passes <= 16 ? rms_norm_kernel<TX, TY, 1, 16> : rms_norm_kernel<TX, TY, 1, 64>;
-    launch(stream(), "rms_norm", kernel, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
-  }))
+                     auto* kernel = vec && passes <= 1   ? rms_norm_kernel<TX, TY, 8, 1>
+                                    : vec && passes <= 3 ? rms_norm_kernel<TX, TY, 8, 3>
+                                    : vec && passes <= 8 ? rms_norm_kernel<TX, TY, 8, 8>
+                                    : passes <= 16       ? rms_norm_kernel<TX, TY, 1, 16>
+                                                         : rms_norm_kernel<TX, TY, 1, 64>;
+                     launch(stream(), "rms_norm", kernel, shape, rows_of(x), rows_of(y), weights(w, n), n, eps, twice);
+                   }))
 }
 
 void CudaOps::layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) {
   const int64_t n = x.dim[x.rank - 1];
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
-    launch(stream(), "layer_norm", layer_norm_kernel<TX, TY>, per_row(row_count(x), n), rows_of(x), rows_of(y), weights(w, n),
-           weights(b, n), n, eps);
-  }))
+                     launch(stream(), "layer_norm", layer_norm_kernel<TX, TY>, per_row(row_count(x), n), rows_of(x),
+                            rows_of(y), weights(w, n), weights(b, n), n, eps);
+                   }))
 }
 
 void CudaOps::norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) {

@@ -46,14 +46,17 @@ LaunchShape grid_for(int64_t n) {
 template <typename TS, typename TD>
 __global__ void copy_kernel(Strided src, Strided dst, int64_t n) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
-    if constexpr (std::is_same_v<TS, TD>) at<TD>(dst, i) = at<TS>(src, i);
-    else at<TD>(dst, i) = from_float<TD>(to_float(at<TS>(src, i)));
+    if constexpr (std::is_same_v<TS, TD>)
+      at<TD>(dst, i) = at<TS>(src, i);
+    else
+      at<TD>(dst, i) = from_float<TD>(to_float(at<TS>(src, i)));
   }
 }
 
 // Rows of 8-element vectors: [rows, n / 8] with row strides.
 template <typename TS, typename TD>
-__global__ void copy_rows_kernel(const TS* src, int64_t src_stride, TD* dst, int64_t dst_stride, int64_t vectors, int64_t total) {
+__global__ void copy_rows_kernel(const TS* src, int64_t src_stride, TD* dst, int64_t dst_stride, int64_t vectors,
+                                 int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / vectors, e = i % vectors * 8;
     Vec8<TS> v;
@@ -84,13 +87,17 @@ __global__ void rows_kernel(Strided src, const int32_t* ids, Strided dst, int64_
   }
 }
 
-struct Silu { __device__ static float run(float v) { return v / (1.0f + expf(-v)); } };
+struct Silu {
+  __device__ static float run(float v) { return v / (1.0f + expf(-v)); }
+};
 struct GeluTanh {
   __device__ static float run(float v) {
     return 0.5f * v * (1.0f + tanhf(0.7978845608028654f * (v + 0.044715f * v * v * v)));
   }
 };
-struct GeluErf { __device__ static float run(float v) { return 0.5f * v * (1.0f + erff(v * 0.7071067811865476f)); } };
+struct GeluErf {
+  __device__ static float run(float v) { return 0.5f * v * (1.0f + erff(v * 0.7071067811865476f)); }
+};
 
 template <typename TX, typename TY, typename F>
 __global__ void unary_kernel(Strided x, Strided y, int64_t n) {
@@ -99,8 +106,12 @@ __global__ void unary_kernel(Strided x, Strided y, int64_t n) {
   }
 }
 
-struct Add { __device__ static float run(float a, float b) { return a + b; } };
-struct Multiply { __device__ static float run(float a, float b) { return a * b; } };
+struct Add {
+  __device__ static float run(float a, float b) { return a + b; }
+};
+struct Multiply {
+  __device__ static float run(float a, float b) { return a * b; }
+};
 
 template <typename TX, typename TY, typename TO, typename F>
 __global__ void binary_kernel(Strided x, Strided y, Strided out, int64_t n) {
@@ -114,15 +125,16 @@ __device__ inline float swiglu_value(float gate, float value) {
   // In narrow types the fast exponential and division are far inside the rounding.
   const float s = round_to<T>(sizeof(T) == 4 ? gate / (1.0f + expf(-gate)) : __fdividef(gate, 1.0f + __expf(-gate)));
   float product = value * s;
-  if constexpr (std::is_same_v<T, __half>) product = product > 65504.0f ? 65504.0f : product < -65504.0f ? -65504.0f : product;
+  if constexpr (std::is_same_v<T, __half>)
+    product = product > 65504.0f ? 65504.0f : product < -65504.0f ? -65504.0f : product;
   return product;
 }
 
 // Grid: x over pieces of a row, y over rows (strided by gridDim.y). No division per element.
 template <typename T, bool kVec>
-__global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate, int64_t gate_stride, const T* value,
-                                                          int64_t value_stride, T* out, int64_t out_stride, int cols,
-                                                          int64_t rows) {
+__global__ void __launch_bounds__(kThreads)
+    swiglu_kernel(const T* gate, int64_t gate_stride, const T* value, int64_t value_stride, T* out, int64_t out_stride,
+                  int cols, int64_t rows) {
   constexpr int kStep = kVec ? 8 : 1;
   const int e = (blockIdx.x * kThreads + threadIdx.x) * kStep;
   if (e >= cols) return;
@@ -135,8 +147,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(const T* gate, int64_t
       for (int k = 0; k < 8; ++k) v.v[k] = swiglu_value<T>(g.v[k], v.v[k]);
       v.store(out + row * out_stride + e);
     } else {
-      out[row * out_stride + e] =
-          from_float<T>(swiglu_value<T>(to_float(gate[row * gate_stride + e]), to_float(value[row * value_stride + e])));
+      out[row * out_stride + e] = from_float<T>(
+          swiglu_value<T>(to_float(gate[row * gate_stride + e]), to_float(value[row * value_stride + e])));
     }
   }
 }
@@ -176,7 +188,8 @@ __global__ void lincomb_kernel(const float* c, Strided a, Strided b, Strided out
 
 // kUnit clamps to [0, 1] and lets NaN through.
 template <bool kUnit>
-__global__ void affine_kernel(Strided x, const float* std, const float* mean, Strided y, int64_t per_channel, int64_t n) {
+__global__ void affine_kernel(Strided x, const float* std, const float* mean, Strided y, int64_t per_channel,
+                              int64_t n) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
     const int64_t c = i / per_channel;
     float v = at<float>(x, i) * std[c] + mean[c];
@@ -199,16 +212,21 @@ template <typename F>
 void unary(cudaStream_t stream, const char* name, const View& x, const View& y) {
   H3_ASSERT(same_dims(x, y));
   const int64_t n = x.elements();
-  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type,
-      launch(stream, name, unary_kernel<TX, TY, F>, grid_for(n), strided(x), strided(y), n);))
+  H3_FLOAT_TYPE_AS(
+      TX, x.type,
+      H3_FLOAT_TYPE_AS(TY, y.type,
+                       launch(stream, name, unary_kernel<TX, TY, F>, grid_for(n), strided(x), strided(y), n);))
 }
 
 template <typename F>
 void binary(cudaStream_t stream, const char* name, const View& x, const View& y, const View& out) {
   H3_ASSERT(same_dims(x, y) && same_dims(x, out));
   const int64_t n = x.elements();
-  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, H3_FLOAT_TYPE_AS(TO, out.type,
-      launch(stream, name, binary_kernel<TX, TY, TO, F>, grid_for(n), strided(x), strided(y), strided(out), n);)))
+  H3_FLOAT_TYPE_AS(TX, x.type,
+                   H3_FLOAT_TYPE_AS(TY, y.type,
+                                    H3_FLOAT_TYPE_AS(TO, out.type,
+                                                     launch(stream, name, binary_kernel<TX, TY, TO, F>, grid_for(n),
+                                                            strided(x), strided(y), strided(out), n);)))
 }
 
 template <int kMode>
@@ -220,9 +238,10 @@ void move_rows(cudaStream_t stream, const char* name, const View& src, const Vie
     item *= src.dim[i];
   }
   const int64_t total = ids.dim[0] * item;
-  H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, dst.type,
-      launch(stream, name, rows_kernel<TS, TD, kMode>, grid_for(total), strided(src), as<const int32_t>(ids), strided(dst),
-             item, total);))
+  H3_FLOAT_TYPE_AS(TS, src.type,
+                   H3_FLOAT_TYPE_AS(TD, dst.type,
+                                    launch(stream, name, rows_kernel<TS, TD, kMode>, grid_for(total), strided(src),
+                                           as<const int32_t>(ids), strided(dst), item, total);))
 }
 
 template <typename T>
@@ -238,7 +257,8 @@ void CudaOps::copy(const View& src, const View& dst) {
   const int64_t n = src.elements();
   if (n == 0) return;
   if (src.type == dst.type && src.contiguous() && dst.contiguous()) {
-    check(cudaMemcpyAsync(dst.data, src.data, static_cast<size_t>(src.bytes()), cudaMemcpyDeviceToDevice, stream()), "copy");
+    check(cudaMemcpyAsync(dst.data, src.data, static_cast<size_t>(src.bytes()), cudaMemcpyDeviceToDevice, stream()),
+          "copy");
     return;
   }
   if (!is_float(src.type)) {
@@ -251,13 +271,17 @@ void CudaOps::copy(const View& src, const View& dst) {
   }
   if (src.rank == 2 && vectorises(src) && vectorises(dst)) {
     const int64_t vectors = src.dim[1] / 8, total = src.dim[0] * vectors;
-    H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, dst.type,
-        launch(stream(), "copy", copy_rows_kernel<TS, TD>, grid_for(total), as<const TS>(src), src.stride[0], as<TD>(dst),
-               dst.stride[0], vectors, total);))
+    H3_FLOAT_TYPE_AS(
+        TS, src.type,
+        H3_FLOAT_TYPE_AS(TD, dst.type,
+                         launch(stream(), "copy", copy_rows_kernel<TS, TD>, grid_for(total), as<const TS>(src),
+                                src.stride[0], as<TD>(dst), dst.stride[0], vectors, total);))
     return;
   }
-  H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, dst.type,
-      launch(stream(), "copy", copy_kernel<TS, TD>, grid_for(n), strided(src), strided(dst), n);))
+  H3_FLOAT_TYPE_AS(
+      TS, src.type,
+      H3_FLOAT_TYPE_AS(TD, dst.type,
+                       launch(stream(), "copy", copy_kernel<TS, TD>, grid_for(n), strided(src), strided(dst), n);))
 }
 
 void CudaOps::fill(const View& dst, float value) {
@@ -270,19 +294,27 @@ void CudaOps::fill(const View& dst, float value) {
   H3_FLOAT_TYPE(dst.type, launch(stream(), "fill", fill_kernel<T>, grid_for(n), strided(dst), n, value);)
 }
 
-void CudaOps::gather_rows(const View& src, const View& ids, const View& dst) { move_rows<0>(stream(), "gather_rows", src, ids, dst); }
-void CudaOps::scatter_rows(const View& src, const View& ids, const View& dst) { move_rows<1>(stream(), "scatter_rows", src, ids, dst); }
+void CudaOps::gather_rows(const View& src, const View& ids, const View& dst) {
+  move_rows<0>(stream(), "gather_rows", src, ids, dst);
+}
+void CudaOps::scatter_rows(const View& src, const View& ids, const View& dst) {
+  move_rows<1>(stream(), "scatter_rows", src, ids, dst);
+}
 void CudaOps::scatter_add_rows(const View& src, const View& ids, const View& dst) {
   move_rows<2>(stream(), "scatter_add_rows", src, ids, dst);
 }
 
 void CudaOps::silu(const View& x, const View& y) { unary<Silu>(stream(), "silu", x, y); }
 void CudaOps::gelu(const View& x, Gelu kind, const View& y) {
-  if (kind == Gelu::tanh) unary<GeluTanh>(stream(), "gelu", x, y);
-  else unary<GeluErf>(stream(), "gelu", x, y);
+  if (kind == Gelu::tanh)
+    unary<GeluTanh>(stream(), "gelu", x, y);
+  else
+    unary<GeluErf>(stream(), "gelu", x, y);
 }
 void CudaOps::add(const View& x, const View& y, const View& out) { binary<Add>(stream(), "add", x, y, out); }
-void CudaOps::multiply(const View& x, const View& y, const View& out) { binary<Multiply>(stream(), "multiply", x, y, out); }
+void CudaOps::multiply(const View& x, const View& y, const View& out) {
+  binary<Multiply>(stream(), "multiply", x, y, out);
+}
 
 void CudaOps::swiglu(const View& gate, const View& value, const View& out) {
   H3_ASSERT(same_dims(gate, value) && same_dims(gate, out) && gate.type == value.type && gate.type == out.type);
@@ -292,7 +324,8 @@ void CudaOps::swiglu(const View& gate, const View& value, const View& out) {
   const bool vec = vectorises(gate) && vectorises(value) && vectorises(out);
   const int64_t cols = gate.dim[1], rows = gate.dim[0];
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(cols, kThreads * (vec ? 8 : 1))),
-                               static_cast<unsigned>(std::min<int64_t>(rows, 32768))), dim3(kThreads), 0};
+                               static_cast<unsigned>(std::min<int64_t>(rows, 32768))),
+                          dim3(kThreads), 0};
   H3_FLOAT_TYPE(gate.type, {
     auto* kernel = vec ? swiglu_kernel<T, true> : swiglu_kernel<T, false>;
     launch(stream(), "swiglu", kernel, shape, as<const T>(gate), gate.stride[0], as<const T>(value), value.stride[0],
@@ -306,12 +339,13 @@ void CudaOps::scaled_add(const View& x, const View& y, const View& scale) {
   check_rows(y);
   const bool vec = vectorises(x) && vectorises(y);
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads * (vec ? 8 : 1))),
-                               static_cast<unsigned>(std::min<int64_t>(x.dim[0], 32768))), dim3(kThreads), 0};
+                               static_cast<unsigned>(std::min<int64_t>(x.dim[0], 32768))),
+                          dim3(kThreads), 0};
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
-    auto* kernel = vec ? scaled_add_kernel<TX, TY, true> : scaled_add_kernel<TX, TY, false>;
-    launch(stream(), "scaled_add", kernel, shape, as<TX>(x), x.stride[0], as<const TY>(y), y.stride[0],
-           as<const float>(scale), x.dim[1], x.dim[0]);
-  }))
+                     auto* kernel = vec ? scaled_add_kernel<TX, TY, true> : scaled_add_kernel<TX, TY, false>;
+                     launch(stream(), "scaled_add", kernel, shape, as<TX>(x), x.stride[0], as<const TY>(y), y.stride[0],
+                            as<const float>(scale), x.dim[1], x.dim[0]);
+                   }))
 }
 
 void CudaOps::lincomb(const View& c, const View& a, const View& b, const View& out) {

@@ -1,4 +1,5 @@
-// Casts and quantisation around the matmuls. The int8 arithmetic is codec/int8_row.h, so the integers agree with the CPU.
+// Casts and quantisation around the matmuls. The int8 arithmetic is codec/int8_row.h, so the integers agree with the
+// CPU.
 #include "backends/cuda/kernels/common.cuh"
 #include "codec/int8_row.h"
 
@@ -32,8 +33,8 @@ __global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t s
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t stride, int8_t* q, int64_t pitch,
-                                                            float* scale, int n) {
+__global__ void __launch_bounds__(kThreads)
+    quantise_kernel(const T* x, int64_t stride, int8_t* q, int64_t pitch, float* scale, int n) {
   __shared__ uint32_t tops[kThreads / 32];
   const T* row = x + blockIdx.x * stride;
   uint32_t top = 0;
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(kThreads) quantise_kernel(const T* x, int64_t 
 }
 
 template <typename T>
-__global__ void dequantise_kernel(const int32_t* acc, int64_t pitch, const float* row_scale, const float* column_scale, const float* bias,
-                                  T* y, int64_t stride, int64_t cols, int64_t total) {
+__global__ void dequantise_kernel(const int32_t* acc, int64_t pitch, const float* row_scale, const float* column_scale,
+                                  const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
     float v = static_cast<float>(acc[row * pitch + e]) * (row_scale[row] * column_scale[e]);
@@ -67,26 +68,28 @@ LaunchShape grid_for(int64_t n) {
 }  // namespace
 
 void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type) {
-  H3_FLOAT_TYPE(type, launch(stream, "noise", noise_kernel<T>, grid_for(count), noise, first, count,
-                             static_cast<T*>(dst));)
+  H3_FLOAT_TYPE(type,
+                launch(stream, "noise", noise_kernel<T>, grid_for(count), noise, first, count, static_cast<T*>(dst));)
 }
 
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate) {
   const int64_t cols = src.dim[1], total = src.dim[0] * cols;
-  H3_FLOAT_TYPE_AS(TS, src.type, H3_FLOAT_TYPE_AS(TD, type,
-      launch(stream, "cast", cast_kernel<TS, TD>, grid_for(total), as<const TS>(src), src.stride[0], static_cast<TD*>(dst),
-             cols, total, saturate);))
+  H3_FLOAT_TYPE_AS(TS, src.type,
+                   H3_FLOAT_TYPE_AS(TD, type,
+                                    launch(stream, "cast", cast_kernel<TS, TD>, grid_for(total), as<const TS>(src),
+                                           src.stride[0], static_cast<TD*>(dst), cols, total, saturate);))
 }
 
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
-  H3_FLOAT_TYPE(y.type, launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
+  H3_FLOAT_TYPE(y.type,
+                launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
 }
 
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale) {
   const LaunchShape shape{dim3(static_cast<unsigned>(x.dim[0])), dim3(kThreads), 0};
-  H3_FLOAT_TYPE(x.type, launch(stream, "quantise_rows", quantise_kernel<T>, shape, as<const T>(x), x.stride[0], q, pitch, scale,
-                               x.dim[1]);)
+  H3_FLOAT_TYPE(x.type, launch(stream, "quantise_rows", quantise_kernel<T>, shape, as<const T>(x), x.stride[0], q,
+                               pitch, scale, x.dim[1]);)
 }
 
 void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,

@@ -78,7 +78,8 @@ void CudaOps::check_finite(const View& x, const View& flags) {
   int64_t rows, cols, stride;
   as_rows(x, rows, cols, stride);
   const int64_t total = rows * cols;
-  const LaunchShape shape{dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(total, kThreads), kParts))), dim3(kThreads), 0};
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(total, kThreads), kParts))),
+                          dim3(kThreads), 0};
   H3_FLOAT_TYPE(x.type, launch(stream(), "check_finite", finite_kernel<T>, shape, as<const T>(x), stride, cols, total,
                                as<int32_t>(flags));)
 }

@@ -1,4 +1,5 @@
-// Per-head norm and rotation, in place: one block per row, one warp per head at a time; the tables of the row are read once.
+// Per-head norm and rotation, in place: one block per row, one warp per head at a time; the tables of the row are read
+// once.
 #include "backends/cuda/kernels/common.cuh"
 
 namespace h3::cuda {
@@ -85,7 +86,8 @@ __global__ void __launch_bounds__(kWarps * 32) head_norm_rope_lanes_kernel(RopeA
   const int source = low ? lane + distance : lane - distance;
   for (int h = warp; h < a.heads; h += kWarps) {
     T* x = reinterpret_cast<T*>(a.x) + row * a.row_stride + h * a.head_stride + lane * kChunk;
-    using Raw = std::conditional_t<sizeof(T) * kChunk == 16, uint4, std::conditional_t<sizeof(T) * kChunk == 8, uint2, uint32_t>>;
+    using Raw = std::conditional_t<sizeof(T) * kChunk == 16, uint4,
+                                   std::conditional_t<sizeof(T) * kChunk == 8, uint2, uint32_t>>;
     const Raw raw = *reinterpret_cast<const Raw*>(x);
     const T* in = reinterpret_cast<const T*>(&raw);
     float v[kChunk];
@@ -130,9 +132,12 @@ bool fits_lanes(const RopeArgs& a) {
 
 template <typename T>
 void launch_rope(cudaStream_t stream, const RopeArgs& a, const LaunchShape& shape) {
-  if (fits_lanes<T, 4>(a)) launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 4>, shape, a);
-  else if (fits_lanes<T, 2>(a)) launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 2>, shape, a);
-  else launch(stream, "head_norm_rope", head_norm_rope_kernel<T>, shape, a);
+  if (fits_lanes<T, 4>(a))
+    launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 4>, shape, a);
+  else if (fits_lanes<T, 2>(a))
+    launch(stream, "head_norm_rope", head_norm_rope_lanes_kernel<T, 2>, shape, a);
+  else
+    launch(stream, "head_norm_rope", head_norm_rope_kernel<T>, shape, a);
 }
 
 }  // namespace

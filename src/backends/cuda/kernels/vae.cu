@@ -18,8 +18,9 @@ __device__ inline T& at(const Field& f, int64_t c, int64_t t, int64_t h, int64_t
 
 // One block per (group, frame): mean, then variance around it, then the result.
 template <typename TX, typename TY>
-__global__ void __launch_bounds__(1024) group_norm_silu_kernel(Field x, Field y, int channels, int64_t height, int64_t width,
-                                                               const float* w, const float* b, float eps) {
+__global__ void __launch_bounds__(1024)
+    group_norm_silu_kernel(Field x, Field y, int channels, int64_t height, int64_t width, const float* w,
+                           const float* b, float eps) {
   __shared__ float reduce[33];
   const int64_t first = blockIdx.x * int64_t{channels}, t = blockIdx.y, area = height * width, n = channels * area;
   const auto each = [&](auto&& body) {
@@ -48,16 +49,16 @@ __device__ inline float snake_value(float v, float a, float inv) {
   return v + inv * (s * s);
 }
 
-__global__ void snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv, float* y, int64_t y_stride,
-                             int64_t length) {
+__global__ void snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv, float* y,
+                             int64_t y_stride, int64_t length) {
   const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x, c = blockIdx.y;
   if (i < length) y[c * y_stride + i] = snake_value(x[c * x_stride + i], a[c], inv[c]);
 }
 
 // kThreads outputs of one channel; the activated 2x signal they need lies in shared memory (spec vae 11).
-__global__ void __launch_bounds__(kThreads) aa_snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv,
-                                                            const float* up, const float* down, float* y, int64_t y_stride,
-                                                            int64_t length) {
+__global__ void __launch_bounds__(kThreads)
+    aa_snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv, const float* up,
+                    const float* down, float* y, int64_t y_stride, int64_t length) {
   constexpr int kInner = 2 * kThreads + 12;
   __shared__ float s[kInner], f[12], g[12];
   const int64_t m0 = blockIdx.x * int64_t{kThreads}, c = blockIdx.y, j0 = 2 * m0 - 5;
@@ -98,8 +99,8 @@ struct BlendArgs {
   int64_t stride[4], channels, frames, rows, columns;
 };
 
-__device__ inline float raw_pixel(const float* tile, int64_t stride, const BlendArgs& a, int64_t c, int64_t f, int64_t r,
-                                  int64_t x) {
+__device__ inline float raw_pixel(const float* tile, int64_t stride, const BlendArgs& a, int64_t c, int64_t f,
+                                  int64_t r, int64_t x) {
   const int64_t latent = (f / a.pt * a.h + r / a.p) * a.w + x / a.p;
   const int64_t feature = ((c * a.pt + f % a.pt) * a.p + r % a.p) * a.p + x % a.p;
   return tile[latent * stride + feature];
@@ -140,17 +141,19 @@ void check_signal(const View& x, const View& y) {
 void CudaOps::group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) {
   const int channels = static_cast<int>(x.dim[0] / groups);
   const LaunchShape shape{dim3(static_cast<unsigned>(groups), static_cast<unsigned>(x.dim[1])), dim3(1024), 0};
-  H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type,
-      launch(stream(), "group_norm_silu", group_norm_silu_kernel<TX, TY>, shape, field(x), field(y), channels, x.dim[2],
-             x.dim[3], as<const float>(w), as<const float>(b), eps);))
+  H3_FLOAT_TYPE_AS(
+      TX, x.type,
+      H3_FLOAT_TYPE_AS(TY, y.type,
+                       launch(stream(), "group_norm_silu", group_norm_silu_kernel<TX, TY>, shape, field(x), field(y),
+                              channels, x.dim[2], x.dim[3], as<const float>(w), as<const float>(b), eps);))
 }
 
 void CudaOps::snake(const View& x, const View& a, const View& inv, const View& y) {
   check_signal(x, y);
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads)), static_cast<unsigned>(x.dim[0])),
                           dim3(kThreads), 0};
-  launch(stream(), "snake", snake_kernel, shape, as<const float>(x), x.stride[0], as<const float>(a), as<const float>(inv),
-         as<float>(y), y.stride[0], x.dim[1]);
+  launch(stream(), "snake", snake_kernel, shape, as<const float>(x), x.stride[0], as<const float>(a),
+         as<const float>(inv), as<float>(y), y.stride[0], x.dim[1]);
 }
 
 void CudaOps::aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down, const View& y) {
@@ -181,7 +184,8 @@ void CudaOps::blend_tile(const TileBlend& t) {
   for (int i = 0; i < 4; ++i) a.stride[i] = t.out.stride[i];
   a.channels = t.out.dim[0], a.frames = t.out.dim[1], a.rows = t.out.dim[2], a.columns = t.out.dim[3];
   const int64_t total = t.out.elements();
-  const LaunchShape shape{dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(total, kThreads), 132 * 32))), dim3(kThreads), 0};
+  const LaunchShape shape{dim3(static_cast<unsigned>(std::min<int64_t>(ceil_div(total, kThreads), 132 * 32))),
+                          dim3(kThreads), 0};
   launch(stream(), "blend_tile", blend_kernel, shape, a, total);
 }
 
