@@ -4,23 +4,23 @@
 #include <cstring>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/packed.h"
 #include "codec/scalar.h"
 
 namespace h3 {
 namespace {
 
-constexpr int64_t kQueryBlock = 64;  // rounded up to the panel height
-constexpr int64_t kKeyBlock = 256;
+constexpr int64_t kQueryBlock = 64;                   // rounded up to the panel height
 constexpr int64_t kPackedBudget = int64_t{96} << 20;  // bytes of packed keys and values at a time
 
 struct Plan {
   const isa::Gemm* gemm;
   int64_t batch, rows, heads, keys, key_heads, dim;
-  int64_t query_block, key_steps_per_block;
-  int64_t dim_steps;        // k steps of Q K^T
-  int64_t k_panel, k_head;  // bytes: one panel of nr keys; all keys of a head
-  int64_t v_panel, v_head;  // bytes: one panel of nr features; all features of a head
-  int64_t dim_padded;       // features rounded up to nr
+  int64_t query_block;
+  int64_t key_block;   // a whole slice of k of P V
+  int64_t dim_padded;  // features rounded up to a panel
+  Packed q, k, p, v;   // a block of queries; the keys of a head; a block of weights; the values of a head
+  int64_t k_bytes, head_bytes;
 
   Plan(const isa::Level& kernels, const AttentionArgs& args) {
     const int rank = args.q.rank;
@@ -32,15 +32,16 @@ struct Plan {
     keys = args.k.dim[rank - 3];
     key_heads = args.k.dim[rank - 2];
     query_block = round_up(kQueryBlock, gemm->mr);
-    dim_steps = ceil_div(dim, gemm->kr);
+    key_block = int64_t{1} * gemm->slice_steps * gemm->kr;
     dim_padded = round_up(dim, gemm->nr);
-    k_panel = dim_steps * gemm->b_step;
-    k_head = ceil_div(keys, gemm->nr) * k_panel;
-    key_steps_per_block = kKeyBlock / gemm->kr;
-    v_panel = ceil_div(keys, gemm->kr) * gemm->b_step;
-    v_head = dim_padded / gemm->nr * v_panel;
+    q = Packed(*gemm, true, query_block, dim);
+    k = Packed(*gemm, false, keys, dim);
+    p = Packed(*gemm, true, query_block, key_block);
+    v = Packed(*gemm, false, dim, keys);
+    k_bytes = k.bytes();
+    head_bytes = k_bytes + v.bytes();
   }
-  int64_t group() const { return std::max<int64_t>(1, std::min(batch * key_heads, kPackedBudget / (k_head + v_head))); }
+  int64_t group() const { return std::max<int64_t>(1, std::min(batch * key_heads, kPackedBudget / head_bytes)); }
 };
 
 struct TaskScratch {
@@ -49,11 +50,9 @@ struct TaskScratch {
   int64_t bytes;
   TaskScratch(std::byte* base, const Plan& plan) {
     Carver carver(base);
-    const isa::Gemm& g = *plan.gemm;
-    const int64_t panels = plan.query_block / g.mr;
-    q = carver.take<std::byte>(panels * plan.dim_steps * g.a_step);
-    p = carver.take<std::byte>(panels * plan.key_steps_per_block * g.a_step);
-    scores = carver.take<float>(plan.query_block * kKeyBlock);
+    q = carver.take<std::byte>(plan.q.bytes());
+    p = carver.take<std::byte>(plan.p.bytes());
+    scores = carver.take<float>(plan.query_block * plan.key_block);
     output = carver.take<float>(plan.query_block * plan.dim_padded);
     maximum = carver.take<float>(plan.query_block);
     total = carver.take<float>(plan.query_block);
@@ -73,16 +72,14 @@ isa::PackSource rows_of(const View& head, int64_t first, int64_t count, int64_t 
 
 void pack_keys(const Plan& plan, const View& k, int64_t panel, std::byte* out) {
   const int64_t first = panel * plan.gemm->nr;
-  plan.gemm->pack_b(rows_of(k, first, std::min<int64_t>(plan.gemm->nr, plan.keys - first), plan.dim),
-                    out + panel * plan.k_panel);
+  plan.k.each_slice(rows_of(k, first, std::min<int64_t>(plan.gemm->nr, plan.keys - first), plan.dim), panel, out,
+                    plan.gemm->pack_b);
 }
 
 void pack_values(const Plan& plan, const View& v, int64_t panel, std::byte* out) {
-  const int64_t first = panel * plan.gemm->nr;
-  isa::PackSource source =
-      rows_of(v.slice(1, first, std::min<int64_t>(plan.gemm->nr, plan.dim - first)), 0, 0, plan.keys);
-  source.count = std::min<int64_t>(plan.gemm->nr, plan.dim - first);
-  plan.gemm->pack_b_rows(source, out + panel * plan.v_panel);
+  const int64_t first = panel * plan.gemm->nr, count = std::min<int64_t>(plan.gemm->nr, plan.dim - first);
+  plan.v.each_slice_of_columns(rows_of(v.slice(1, first, count), 0, count, plan.keys), panel, out,
+                               plan.gemm->pack_b_rows);
 }
 
 struct Head {
@@ -92,70 +89,84 @@ struct Head {
   bool causal;
 };
 
+// scores = Q K^T of a block of queries and `valid` keys from `key` on, as rows of key_block.
+void score(const Plan& plan, const Head& head, const TaskScratch& s, int64_t panels, int64_t key, int64_t valid) {
+  isa::GemmBlock block;
+  block.m_panels = panels;
+  block.n_panels = ceil_div(valid, plan.gemm->nr);
+  block.c = s.scores;
+  block.layout = row_major_result(*plan.gemm, plan.key_block);
+  for (int64_t slice = 0; slice < plan.k.slices(); ++slice) {
+    block.a = s.q + plan.q.offset(slice, 0);
+    block.a_panel = plan.q.panel_bytes(slice);
+    block.b = head.k + plan.k.offset(slice, key / plan.gemm->nr);
+    block.b_panel = plan.k.panel_bytes(slice);
+    block.k_steps = plan.k.steps(slice);
+    block.accumulate = slice > 0;
+    plan.gemm->block(block);
+  }
+}
+
+// output += P V for the keys of one slice.
+void add_values(const Plan& plan, const Head& head, const TaskScratch& s, int64_t panels, int64_t slice, int64_t rows,
+                int64_t valid) {
+  const isa::Gemm& g = *plan.gemm;
+  isa::GemmBlock block;
+  block.k_steps = ceil_div(valid, g.kr);
+  block.a = s.p;
+  block.a_panel = block.k_steps * g.a_step;
+  for (int64_t i = 0; i < panels; ++i) {
+    g.pack_a({isa::Elem::f32,
+              {s.scores + i * g.mr * plan.key_block, plan.key_block},
+              std::min<int64_t>(g.mr, rows - i * g.mr),
+              valid},
+             nullptr, s.p + i * block.a_panel);
+  }
+  block.b = head.v + plan.v.offset(slice, 0);
+  block.b_panel = plan.v.panel_bytes(slice);
+  block.m_panels = panels;
+  block.n_panels = plan.v.panels();
+  block.c = s.output;
+  block.layout = row_major_result(g, plan.dim_padded);
+  block.accumulate = true;
+  g.block(block);
+}
+
 void attend(const isa::Level& kernels, const Plan& plan, const Head& head, int64_t first, const TaskScratch& s) {
   const isa::Gemm& g = *plan.gemm;
   const int64_t rows = std::min(plan.query_block, plan.rows - first), panels = ceil_div(rows, g.mr);
-  const int64_t q_panel = plan.dim_steps * g.a_step, p_panel = plan.key_steps_per_block * g.a_step;
   for (int64_t i = 0; i < panels; ++i) {
-    g.pack_a(rows_of(head.q, first + i * g.mr, std::min<int64_t>(g.mr, rows - i * g.mr), plan.dim), nullptr,
-             s.q + i * q_panel);
+    plan.q.each_slice(rows_of(head.q, first + i * g.mr, std::min<int64_t>(g.mr, rows - i * g.mr), plan.dim), i, s.q,
+                      [&](const isa::PackSource& source, std::byte* out) { g.pack_a(source, nullptr, out); });
   }
   std::fill_n(s.maximum, rows, -__builtin_inff());
   std::fill_n(s.total, rows, 0.0f);
   std::memset(s.output, 0, static_cast<size_t>(panels * g.mr * plan.dim_padded * 4));
   const int64_t seen = head.causal ? std::min(plan.keys, first + rows) : plan.keys;
-  for (int64_t key = 0; key < seen; key += kKeyBlock) {
-    const int64_t valid = std::min(kKeyBlock, seen - key), key_panels = ceil_div(valid, g.nr);
-    isa::GemmBlock scores;
-    scores.a = s.q;
-    scores.a_panel = q_panel;
-    scores.b = head.k + key / g.nr * plan.k_panel;
-    scores.b_panel = plan.k_panel;
-    scores.m_panels = panels;
-    scores.n_panels = key_panels;
-    scores.k_steps = plan.dim_steps;
-    scores.c = s.scores;
-    scores.c_stride = kKeyBlock;
-    g.block(scores);
-    isa::SoftmaxArgs softmax;
-    softmax.scores = s.scores;
-    softmax.stride = kKeyBlock;
-    softmax.rows = rows;
+  isa::SoftmaxArgs softmax;
+  softmax.scores = s.scores;
+  softmax.stride = plan.key_block;
+  softmax.rows = rows;
+  softmax.first_query = first;
+  softmax.causal = head.causal;
+  softmax.type = elem_of(head.out.type);
+  softmax.scale = head.scale;
+  softmax.maximum = s.maximum;
+  softmax.total = s.total;
+  softmax.output = s.output;
+  softmax.output_stride = softmax.output_cols = plan.dim_padded;
+  for (int64_t key = 0; key < seen; key += plan.key_block) {
+    const int64_t valid = std::min(plan.key_block, seen - key);
+    score(plan, head, s, panels, key, valid);
     softmax.valid = valid;
     softmax.cols = round_up(valid, g.kr);
-    softmax.first_query = first;
     softmax.first_key = key;
-    softmax.causal = head.causal;
-    softmax.type = elem_of(head.out.type);
-    softmax.scale = head.scale;
-    softmax.maximum = s.maximum;
-    softmax.total = s.total;
-    softmax.output = s.output;
-    softmax.output_stride = softmax.output_cols = plan.dim_padded;
     kernels.softmax(softmax);
-    for (int64_t i = 0; i < panels; ++i) {
-      const isa::PackSource p{isa::Elem::f32,
-                              {s.scores + i * g.mr * kKeyBlock, kKeyBlock},
-                              std::min<int64_t>(g.mr, rows - i * g.mr),
-                              valid};
-      g.pack_a(p, nullptr, s.p + i * p_panel);
-    }
-    isa::GemmBlock values;
-    values.a = s.p;
-    values.a_panel = p_panel;
-    values.b = head.v + key / g.kr * g.b_step;
-    values.b_panel = plan.v_panel;
-    values.m_panels = panels;
-    values.n_panels = plan.dim_padded / g.nr;
-    values.k_steps = ceil_div(valid, g.kr);
-    values.c = s.output;
-    values.c_stride = plan.dim_padded;
-    values.accumulate = true;
-    g.block(values);
+    add_values(plan, head, s, panels, key / plan.key_block, rows, valid);
   }
   isa::StoreArgs store;
   store.c = s.output;
-  store.c_stride = plan.dim_padded;
+  set_layout(store, g, row_major_result(g, plan.dim_padded));
   store.rows = rows;
   store.cols = plan.dim;
   store.divide = s.total;
@@ -245,29 +256,29 @@ void CpuOps::attention(const AttentionArgs& args) {
   H3_ASSERT(plan.keys > 0 && plan.heads % plan.key_heads == 0 && (!args.causal || plan.rows == plan.keys));
   if (plan.rows == 0) return;
   const int64_t total = plan.batch * plan.key_heads, group = plan.group(), share = plan.heads / plan.key_heads;
-  need_shared(group * (plan.k_head + plan.v_head));
+  need_shared(group * plan.head_bytes);
   need_local(TaskScratch(nullptr, plan).bytes);
   std::byte* packed = shared();
-  const int64_t k_panels = ceil_div(plan.keys, plan.gemm->nr), v_panels = plan.dim_padded / plan.gemm->nr;
+  const int64_t k_panels = plan.k.panels(), v_panels = plan.v.panels();
   const int64_t blocks = ceil_div(plan.rows, plan.query_block);
   for (int64_t first = 0; first < total; first += group) {
     const int64_t count = std::min(group, total - first);
     context_.pool.parallel(count * (k_panels + v_panels), [&](int64_t task) {
       const int64_t i = task / (k_panels + v_panels), panel = task % (k_panels + v_panels);
       const int64_t b = (first + i) / plan.key_heads, h = (first + i) % plan.key_heads;
-      std::byte* keys = packed + i * (plan.k_head + plan.v_head);
+      std::byte* keys = packed + i * plan.head_bytes;
       if (panel < k_panels) {
         pack_keys(plan, head_of(args.k, b, h), panel, keys);
       } else {
-        pack_values(plan, head_of(args.v, b, h), panel - k_panels, keys + plan.k_head);
+        pack_values(plan, head_of(args.v, b, h), panel - k_panels, keys + plan.k_bytes);
       }
     });
     context_.pool.parallel_indexed(count * share * blocks, [&](int64_t task, int worker) {
       const int64_t i = task / (share * blocks), member = task / blocks % share;
       const int64_t b = (first + i) / plan.key_heads, h = (first + i) % plan.key_heads * share + member;
-      const std::byte* keys = packed + i * (plan.k_head + plan.v_head);
+      const std::byte* keys = packed + i * plan.head_bytes;
       const Head head{
-          head_of(args.q, b, h), head_of(args.out, b, h), keys, keys + plan.k_head, args.scale, args.causal};
+          head_of(args.q, b, h), head_of(args.out, b, h), keys, keys + plan.k_bytes, args.scale, args.causal};
       attend(kernels_, plan, head, task % blocks * plan.query_block, TaskScratch(local(worker), plan));
     });
   }

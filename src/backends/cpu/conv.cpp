@@ -7,18 +7,19 @@
 #include <cstring>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/packed.h"
 #include "codec/scalar.h"
 
 namespace h3 {
 namespace {
 
-constexpr int64_t kBlockK = 256;          // k gathered at a time
 constexpr int64_t kBlockPositions = 256;  // output positions of a task
 constexpr int64_t kResultBytes = int64_t{1} << 20;
 
 // One ordinary convolution; a transposed one has as many as its stride.
 struct Phase {
-  Buffer packed;  // [O / mr][k steps][a_step]
+  Buffer packed;
+  Packed layout;  // of the weight, as the left operand
   int64_t k = 0;  // I * taps
   int taps[3] = {1, 1, 1};
 };
@@ -28,6 +29,8 @@ struct CpuConv final : Conv {
   std::vector<Phase> phases;
   std::vector<float> bias;
   int64_t out_rows = 0, block_positions = 0, block_out = 0;
+
+  int64_t slice_k() const { return int64_t{1} * gemm->slice_steps * gemm->kr; }
 };
 
 struct Geometry {
@@ -41,15 +44,15 @@ struct Geometry {
 };
 
 struct TaskScratch {
-  float* columns;  // [kBlockK][block positions]
+  float* columns;  // [k of a slice][block positions]
   std::byte* b;
   float* c;     // [block_out][block positions]
   float* line;  // one row of results, for strided stores
   int64_t bytes;
   TaskScratch(std::byte* base, const CpuConv& conv) {
     Carver carver(base);
-    columns = carver.take<float>(kBlockK * conv.block_positions);
-    b = carver.take<std::byte>(conv.block_positions / conv.gemm->nr * (kBlockK / conv.gemm->kr) * conv.gemm->b_step);
+    columns = carver.take<float>(conv.slice_k() * conv.block_positions);
+    b = carver.take<std::byte>(Packed(*conv.gemm, false, conv.block_positions, conv.slice_k()).bytes());
     c = carver.take<float>(conv.block_out * conv.block_positions);
     line = carver.take<float>(conv.block_positions);
     bytes = carver.used();
@@ -151,8 +154,7 @@ void spread(const void* from, std::byte* to, int64_t size, int64_t n, int64_t st
 void store_block(const isa::Level& kernels, const CpuConv& conv, const Geometry& g, const TaskScratch& s, int64_t first,
                  int64_t rows, int64_t p0, int64_t width, const View& y) {
   isa::StoreArgs store;
-  store.c_stride = conv.block_positions;
-  store.row_bias = nullptr;
+  set_layout(store, *conv.gemm, row_major_result(*conv.gemm, conv.block_positions));
   for (int64_t done = 0; done < width;) {
     const int64_t p = p0 + done, w = p % g.phase_dim[2], line = p / g.phase_dim[2];
     const int64_t run = std::min(width - done, g.phase_dim[2] - w);
@@ -187,28 +189,27 @@ void run_task(const isa::Level& kernels, const CpuConv& conv, const Phase& phase
   const isa::Gemm& gemm = *conv.gemm;
   const int64_t width = std::min(conv.block_positions, g.positions - p0);
   const int64_t rows = std::min(conv.block_out, conv.out_rows - first);
-  const int64_t steps = kBlockK / gemm.kr, panel = ceil_div(phase.k, gemm.kr) * gemm.a_step;
   isa::GemmBlock block;
-  block.a_panel = panel;
-  block.b_panel = steps * gemm.b_step;
   block.m_panels = ceil_div(rows, gemm.mr);
   block.n_panels = ceil_div(width, gemm.nr);
   block.c = s.c;
-  block.c_stride = conv.block_positions;
+  block.layout = row_major_result(gemm, conv.block_positions);
   block.b = s.b;
   if (phase.k == 0) std::fill_n(s.c, conv.block_out * conv.block_positions, 0.0f);  // a phase that no tap reaches
-  for (int64_t k = 0; k < phase.k; k += kBlockK) {
-    const int64_t count = std::min(kBlockK, phase.k - k);
+  for (int64_t slice = 0; slice < phase.layout.slices(); ++slice) {
+    const int64_t k = slice * conv.slice_k(), count = std::min(conv.slice_k(), phase.k - k);
     gather_columns(kernels, conv, phase, g, x, k, count, p0, width, s.columns);
+    block.k_steps = phase.layout.steps(slice);
+    block.b_panel = block.k_steps * gemm.b_step;
     for (int64_t n = 0; n < block.n_panels; ++n) {
       const int64_t col = n * gemm.nr;
       gemm.pack_b_rows(
           {isa::Elem::f32, {s.columns + col, conv.block_positions}, std::min<int64_t>(gemm.nr, width - col), count},
           s.b + n * block.b_panel);
     }
-    block.a = static_cast<const std::byte*>(phase.packed.data()) + first / gemm.mr * panel + k / gemm.kr * gemm.a_step;
-    block.k_steps = ceil_div(count, gemm.kr);
-    block.accumulate = k > 0;
+    block.a = static_cast<const std::byte*>(phase.packed.data()) + phase.layout.offset(slice, first / gemm.mr);
+    block.a_panel = phase.layout.panel_bytes(slice);
+    block.accumulate = slice > 0;
     gemm.block(block);
   }
   store_block(kernels, conv, g, s, first, rows, p0, width, y);
@@ -257,16 +258,18 @@ std::unique_ptr<Conv> CpuOps::make_conv(ConvSpec spec) {
     std::copy(spec.kernel, spec.kernel + 3, phase.taps);
     if (transposed) phase.taps[2] = static_cast<int>(std::max<int64_t>(0, ceil_div(spec.kernel[2] - residue, count)));
     phase.k = spec.in * phase.taps[0] * phase.taps[1] * phase.taps[2];
-    const int64_t panels = ceil_div(spec.out, gemm.mr), panel = ceil_div(phase.k, gemm.kr) * gemm.a_step;
-    phase.packed = device_.allocate(panels * panel, conv->label.c_str());
+    phase.layout = Packed(gemm, true, spec.out, phase.k);
+    phase.packed = device_.allocate(phase.layout.bytes(), conv->label.c_str());
     const std::vector<float> rows = phase_weight(spec, phase, residue);
-    context_.pool.parallel(panels, [&](int64_t p) {
+    std::byte* packed = static_cast<std::byte*>(phase.packed.data());
+    context_.pool.parallel(phase.layout.panels(), [&](int64_t p) {
       const int64_t first = p * gemm.mr;
-      gemm.pack_a({isa::Elem::f32,
-                   {rows.data() + first * phase.k, phase.k},
-                   std::min<int64_t>(gemm.mr, spec.out - first),
-                   phase.k},
-                  nullptr, static_cast<std::byte*>(phase.packed.data()) + p * panel);
+      phase.layout.each_slice(
+          {isa::Elem::f32,
+           {rows.data() + first * phase.k, phase.k},
+           std::min<int64_t>(gemm.mr, spec.out - first),
+           phase.k},
+          p, packed, [&](const isa::PackSource& source, std::byte* out) { gemm.pack_a(source, nullptr, out); });
     });
     conv->bytes += phase.packed.bytes();
     conv->phases.push_back(std::move(phase));

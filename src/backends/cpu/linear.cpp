@@ -5,28 +5,26 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/matmul.h"
+#include "backends/cpu/packed.h"
 #include "codec/int8_row.h"
 
 namespace h3 {
 namespace {
 
-constexpr int64_t kBlockRows = 384, kBlockCols = 256;
-constexpr int64_t kBlockBytes = 2048;  // k of one pass over a block, as bytes of one row
+// Of the result, per task: its f32 block is to stay in the second-level cache while the slices of both operands pass.
+constexpr int64_t kBlockRows = 512, kBlockCols = 256;
 
 struct CpuLinear final : Linear {
   const isa::Gemm* gemm = nullptr;
-  Buffer packed;                    // [out / nr][k steps][b_step]; empty when weights are decoded per call
+  Packed layout;                    // of the weight
+  Buffer packed;                    // empty when weights are decoded per call
   std::vector<float> bias;          // [out padded] or empty
   std::vector<float> col_scale;     // integer kernels: [out padded]
   std::vector<int32_t> col_offset;  // [out padded] when the kernel offsets its activations
   MatrixSource source;              // decode kernels only
 
-  int64_t steps() const { return ceil_div(in, gemm->kr); }
-  int64_t a_panel() const { return steps() * gemm->a_step; }
-  int64_t b_panel() const { return steps() * gemm->b_step; }
   int64_t block_rows() const { return kBlockRows / gemm->mr * gemm->mr; }
   int64_t block_cols() const { return kBlockCols / gemm->nr * gemm->nr; }
-  int64_t block_steps() const { return std::max<int64_t>(1, kBlockBytes * gemm->mr / gemm->a_step); }
 };
 
 float saturated_f16(float value) {
@@ -34,17 +32,18 @@ float saturated_f16(float value) {
   return f16_to_f32(f32_to_f16(value > limit ? limit : value < -limit ? -limit : value));
 }
 
-// Sizes of the scratch of one call; rows is the number of rows of a chunk, padded.
+// Scratch of one call over a chunk of rows.
 struct ChunkScratch {
+  Packed layout;
   std::byte* a;
   float* row_scale;
   float* row_inverse;
   int64_t bytes;
-  ChunkScratch(std::byte* base, const CpuLinear& w, int64_t rows) {
+  ChunkScratch(std::byte* base, const CpuLinear& w, int64_t rows) : layout(*w.gemm, true, rows, w.in) {
     Carver carver(base);
-    a = carver.take<std::byte>(rows / w.gemm->mr * w.a_panel());
-    row_scale = carver.take<float>(rows);
-    row_inverse = carver.take<float>(rows);
+    a = carver.take<std::byte>(layout.bytes());
+    row_scale = carver.take<float>(layout.panels() * w.gemm->mr);
+    row_inverse = carver.take<float>(layout.panels() * w.gemm->mr);
     bytes = carver.used();
   }
 };
@@ -59,7 +58,7 @@ struct TaskScratch {
     c = carver.take<float>(w.block_rows() * w.block_cols());
     const bool staged = decode || w.compute == Compute::f16;
     rows = carver.take<float>(staged ? std::max(w.gemm->nr, w.gemm->mr) * w.in : 0);
-    b = carver.take<std::byte>(decode ? w.block_cols() / w.gemm->nr * w.b_panel() : 0);
+    b = carver.take<std::byte>(decode ? Packed(*w.gemm, false, w.block_cols(), w.in).bytes() : 0);
     bytes = carver.used();
   }
 };
@@ -70,8 +69,9 @@ int64_t chunk_rows(int64_t rows, int mr) {
   return round_up(ceil_div(rows, chunks), mr);
 }
 
-// One panel of nr weight rows from `first`, as floats in `rows`, into `panel`.
-void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t first, float* rows, std::byte* panel) {
+// One panel of nr weight rows, as floats in `rows`, into `packed`.
+void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t panel, float* rows, std::byte* packed) {
+  const int64_t first = panel * w.gemm->nr;
   const int64_t count = std::min<int64_t>(w.gemm->nr, w.out - first);
   source.decode_rows(first, count, rows);
   if (w.compute == Compute::f16) {
@@ -93,7 +93,7 @@ void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t first, 
       if (!w.col_offset.empty()) w.col_offset[first + r] = static_cast<int32_t>(sum * w.gemm->a_offset);
     }
   }
-  w.gemm->pack_b({isa::Elem::f32, {rows, w.in}, count, w.in}, panel);
+  w.layout.each_slice({isa::Elem::f32, {rows, w.in}, count, w.in}, panel, packed, w.gemm->pack_b);
 }
 
 }  // namespace
@@ -112,7 +112,8 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   w->gemm = choice.kernel->gemm(kernels_);
   w->bias = std::move(spec.bias);
   const isa::Gemm& gemm = *w->gemm;
-  const int64_t panels = ceil_div(out, gemm.nr), padded = panels * gemm.nr;
+  w->layout = Packed(gemm, false, out, in);
+  const int64_t padded = w->layout.panels() * gemm.nr;
   if (gemm.integer) w->col_scale.resize(static_cast<size_t>(padded));
   if (gemm.a_offset != 0) w->col_offset.resize(static_cast<size_t>(padded));
   need_local(TaskScratch(nullptr, *w, choice.kernel->decode).bytes);
@@ -120,18 +121,17 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
     w->source = std::move(spec.weight);
     w->bytes = w->source.stored_bytes();
   } else {
-    w->packed = device_.allocate(panels * w->b_panel(), w->label.c_str());
+    w->packed = device_.allocate(w->layout.bytes(), w->label.c_str());
     need_local(gemm.nr * in * 4);
     std::byte* packed = static_cast<std::byte*>(w->packed.data());
-    context_.pool.parallel_indexed(panels, [&](int64_t p, int worker) {
-      pack_weight_panel(spec.weight, *w, p * gemm.nr, reinterpret_cast<float*>(local(worker)),
-                        packed + p * w->b_panel());
+    context_.pool.parallel_indexed(w->layout.panels(), [&](int64_t panel, int worker) {
+      pack_weight_panel(spec.weight, *w, panel, reinterpret_cast<float*>(local(worker)), packed);
     });
     w->bytes = w->packed.bytes() + static_cast<int64_t>((w->col_scale.size() + w->col_offset.size()) * 4);
   }
   w->bytes += static_cast<int64_t>(w->bias.size() * 4);
   // Rounding up to a panel costs at most a panel of rows; 8 bytes a row are the scales of integer kernels.
-  row_bytes_ = std::max(row_bytes_, w->a_panel() / gemm.mr + 8);
+  row_bytes_ = std::max(row_bytes_, Packed(gemm, true, gemm.mr, in).bytes() / gemm.mr + 8);
   const int64_t rows = spec.max_rows > 0 ? spec.max_rows : reserved_rows_;
   need_shared(ChunkScratch(nullptr, *w, chunk_rows(rows, gemm.mr)).bytes);
   return w;
@@ -174,31 +174,44 @@ void pack_activations(const isa::Level& kernels, const CpuLinear& w, const View&
     source.type = isa::Elem::f32;
     source.rows = {staging, w.in};
   }
-  gemm.pack_a(source, chunk.row_inverse + first, chunk.a + panel * w.a_panel());
+  chunk.layout.each_slice(source, panel, chunk.a, [&](const isa::PackSource& slice, std::byte* out) {
+    gemm.pack_a(slice, chunk.row_inverse + first, out);
+  });
 }
 
-// One block of the result: rows [m, m + rows), columns [n, n + cols); b is the packed columns of the block.
-void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk, const std::byte* b,
-                   float* c, const View& y, int64_t m, int64_t rows, int64_t n, int64_t cols) {
+// One block of the result: rows [m, m + rows), columns [n, n + cols); b holds the packed columns from `first_col` on.
+struct BlockOfWeight {
+  const Packed& layout;
+  const std::byte* b;
+  int64_t first_col;
+};
+
+void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk,
+                   const BlockOfWeight& weight, float* c, const View& y, int64_t m, int64_t rows, int64_t n,
+                   int64_t cols) {
   const isa::Gemm& gemm = *w.gemm;
+  const int64_t a_panel = m / gemm.mr, b_panel = (n - weight.first_col) / gemm.nr, slices = weight.layout.slices();
   isa::GemmBlock block;
-  block.a_panel = w.a_panel();
-  block.b_panel = w.b_panel();
   block.m_panels = ceil_div(rows, gemm.mr);
   block.n_panels = ceil_div(cols, gemm.nr);
   block.c = c;
-  block.c_stride = w.block_cols();
-  const int64_t steps = w.steps(), span = w.block_steps();
-  for (int64_t k = 0; k < steps; k += span) {
-    block.a = chunk.a + m / gemm.mr * w.a_panel() + k * gemm.a_step;
-    block.b = b + k * gemm.b_step;
-    block.k_steps = std::min(span, steps - k);
-    block.accumulate = k > 0;
+  block.layout = tiled_result(gemm, block.m_panels);
+  block.next_a = chunk.a + chunk.layout.offset(0, a_panel);
+  block.next_b = weight.b + weight.layout.offset(0, b_panel);
+  for (int64_t s = 0; s < slices; ++s) {
+    block.a = block.next_a;
+    block.b = block.next_b;
+    block.a_panel = chunk.layout.panel_bytes(s);
+    block.b_panel = weight.layout.panel_bytes(s);
+    block.k_steps = weight.layout.steps(s);
+    block.accumulate = s > 0;
+    block.next_a = s + 1 < slices ? chunk.a + chunk.layout.offset(s + 1, a_panel) : nullptr;
+    block.next_b = s + 1 < slices ? weight.b + weight.layout.offset(s + 1, b_panel) : nullptr;
     gemm.block(block);
   }
   isa::StoreArgs store;
   store.c = c;
-  store.c_stride = block.c_stride;
+  set_layout(store, gemm, block.layout);
   store.rows = rows;
   store.cols = cols;
   if (gemm.integer) {
@@ -218,34 +231,35 @@ void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
   const CpuLinear& w = static_cast<const CpuLinear&>(weight);
   const isa::Gemm& gemm = *w.gemm;
   const bool decode = w.packed.data() == nullptr;
-  const int64_t rows = x.dim[0], padded = round_up(rows, gemm.mr);
-  need_shared(ChunkScratch(nullptr, w, padded).bytes);
+  const int64_t rows = x.dim[0];
+  need_shared(ChunkScratch(nullptr, w, rows).bytes);
   need_local(TaskScratch(nullptr, w, decode).bytes);
-  const ChunkScratch chunk(shared(), w, padded);
-  context_.pool.parallel_indexed(padded / gemm.mr, [&](int64_t panel, int worker) {
+  const ChunkScratch chunk(shared(), w, rows);
+  context_.pool.parallel_indexed(chunk.layout.panels(), [&](int64_t panel, int worker) {
     pack_activations(kernels_, w, x, panel, chunk, TaskScratch(local(worker), w, decode).rows);
   });
   const int64_t mb = w.block_rows(), nb = w.block_cols();
   const int64_t m_blocks = ceil_div(rows, mb), n_blocks = ceil_div(w.out, nb);
   if (!decode) {
-    const std::byte* packed = static_cast<const std::byte*>(w.packed.data());
+    const BlockOfWeight all{w.layout, static_cast<const std::byte*>(w.packed.data()), 0};
     context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
       const int64_t n = task / m_blocks * nb, m = task % m_blocks * mb;
-      compute_block(kernels_, w, chunk, packed + n / gemm.nr * w.b_panel(), TaskScratch(local(worker), w, decode).c, y,
-                    m, std::min(mb, rows - m), n, std::min(nb, w.out - n));
+      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, decode).c, y, m, std::min(mb, rows - m), n,
+                    std::min(nb, w.out - n));
     });
     return;
   }
   context_.pool.parallel_indexed(n_blocks, [&](int64_t task, int worker) {
     const TaskScratch mine(local(worker), w, decode);
     const int64_t n = task * nb, cols = std::min(nb, w.out - n);
-    for (int64_t p = 0; p * gemm.nr < cols; ++p) {
-      const int64_t first = n + p * gemm.nr, count = std::min<int64_t>(gemm.nr, w.out - first);
+    const Packed layout(gemm, false, cols, w.in);
+    for (int64_t panel = 0; panel < layout.panels(); ++panel) {
+      const int64_t first = n + panel * gemm.nr, count = std::min<int64_t>(gemm.nr, w.out - first);
       w.source.decode_rows(first, count, mine.rows);
-      gemm.pack_b({isa::Elem::f32, {mine.rows, w.in}, count, w.in}, mine.b + p * w.b_panel());
+      layout.each_slice({isa::Elem::f32, {mine.rows, w.in}, count, w.in}, panel, mine.b, gemm.pack_b);
     }
     for (int64_t m = 0; m < rows; m += mb) {
-      compute_block(kernels_, w, chunk, mine.b, mine.c, y, m, std::min(mb, rows - m), n, cols);
+      compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, y, m, std::min(mb, rows - m), n, cols);
     }
   });
 }

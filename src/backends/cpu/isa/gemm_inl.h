@@ -91,12 +91,12 @@ inline void micro_f32(const float* a, const B* b, int64_t steps, float* c, int64
 
 template <int MR, int NV, typename B>
 void block_f32(const GemmBlock& block) {
-  constexpr int NR = NV * kLanes;
   for (int64_t n = 0; n < block.n_panels; ++n) {
     for (int64_t m = 0; m < block.m_panels; ++m) {
       micro_f32<MR, NV>(reinterpret_cast<const float*>(block.a + m * block.a_panel),
                         reinterpret_cast<const B*>(block.b + n * block.b_panel), block.k_steps,
-                        block.c + m * MR * block.c_stride + n * NR, block.c_stride, block.accumulate);
+                        block.c + m * block.layout.m_panel + n * block.layout.n_panel, block.layout.row,
+                        block.accumulate);
     }
   }
 }
@@ -121,6 +121,9 @@ constexpr Gemm gemm_f32(const char* name) {
           .mr = MR,
           .nr = NR,
           .kr = 1,
+          .tile_rows = MR,
+          .tile_cols = NR,
+          .slice_steps = 256,
           .a_step = MR * 4,
           .b_step = NR * 4,
           .integer = false,
@@ -151,6 +154,9 @@ constexpr Gemm gemm_bf16_widened(const char* name) {
           .mr = MR,
           .nr = NR,
           .kr = 1,
+          .tile_rows = MR,
+          .tile_cols = NR,
+          .slice_steps = 256,
           .a_step = MR * 4,
           .b_step = NR * 2,
           .integer = false,
@@ -199,13 +205,12 @@ inline void micro_int8(const int32_t* a, const int8_t* b, int64_t steps, int32_t
 
 template <int MR, int NV>
 void block_int8(const GemmBlock& block) {
-  constexpr int NR = NV * kLanes;
   for (int64_t n = 0; n < block.n_panels; ++n) {
     for (int64_t m = 0; m < block.m_panels; ++m) {
       micro_int8<MR, NV>(reinterpret_cast<const int32_t*>(block.a + m * block.a_panel),
                          reinterpret_cast<const int8_t*>(block.b + n * block.b_panel), block.k_steps,
-                         reinterpret_cast<int32_t*>(block.c) + m * MR * block.c_stride + n * NR, block.c_stride,
-                         block.accumulate);
+                         reinterpret_cast<int32_t*>(block.c) + m * block.layout.m_panel + n * block.layout.n_panel,
+                         block.layout.row, block.accumulate);
     }
   }
 }
@@ -231,6 +236,9 @@ constexpr Gemm gemm_int8_pairs(const char* name) {
           .mr = MR,
           .nr = NR,
           .kr = 2,
+          .tile_rows = MR,
+          .tile_cols = NR,
+          .slice_steps = 256,
           .a_step = MR * 4,
           .b_step = NR * 2,
           .integer = true,

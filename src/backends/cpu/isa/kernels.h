@@ -122,17 +122,30 @@ struct SoftmaxArgs {
 };
 
 // ---- matrix multiplication
-// ------------------------------------------------------------------------------------------- C [m, n] (f32 or i32) =
-// or += A [m, k] B [k, n] over packed panels without tails: A is [m / mr][k / kr][a_step bytes], B is [n / nr][k /
-// kr][b_step bytes], zero padded.
+// ------------------------------------------------------------------------------------------- Operands lie in slices of
+// k: A is [slice][m / mr][k step][a_step bytes], B is [slice][n / nr][k step][b_step bytes], zero padded to whole
+// panels and steps. One call multiplies one slice of a block: a slice of one panel of B stays in the first-level cache
+// while the panels of A stream past it from the second level.
+//
+// C is [n / nr][m / mr] panels of tiles: element (r, j) of a panel lies in tile (r / tile_rows, j / tile_cols),
+// row-major within the tile. Both layouts are strides, so attention can ask for plain rows.
+struct ResultLayout {
+  int64_t row = 0;                        // elements from one row of a tile to the next
+  int64_t tile_down = 0, tile_right = 0;  // from one tile to the next
+  int64_t m_panel = 0, n_panel = 0;       // from one panel to the next
+};
+
 struct GemmBlock {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
-  int64_t a_panel = 0, b_panel = 0;  // bytes from one panel to the next
+  int64_t a_panel = 0, b_panel = 0;  // bytes from one panel of the slice to the next
   int64_t m_panels = 0, n_panels = 0, k_steps = 0;
   float* c = nullptr;  // i32 for integer kernels
-  int64_t c_stride = 0;
+  ResultLayout layout;
   bool accumulate = false;
+  // Where the next slice of the block lies, to be fetched into the second-level cache meanwhile; null = nowhere.
+  const std::byte* next_a = nullptr;
+  const std::byte* next_b = nullptr;
 };
 
 struct PackSource {
@@ -142,24 +155,27 @@ struct PackSource {
 };
 
 struct Gemm {
-  const char* name;  // "bf16_amx"
-  int mr, nr, kr;
-  int a_step, b_step;  // bytes of one k step of one panel
-  bool integer;        // C is i32, A needs a scale per row
-  int a_offset;        // added to every A value by pack_a (128 for u8 x s8 units)
+  const char* name;          // "bf16_amx"
+  int mr, nr, kr;            // rows and columns of a panel, k of a step
+  int tile_rows, tile_cols;  // of C
+  int slice_steps;           // k steps of a whole slice
+  int a_step, b_step;        // bytes of one k step of one panel
+  bool integer;              // C is i32, A needs a scale per row
+  int a_offset;              // added to every A value by pack_a (128 for u8 x s8 units)
   void (*block)(const GemmBlock& block);
-  // One panel of A from up to mr rows. Integer kernels quantise with inverse_scale[row].
+  // One panel of one slice of A from up to mr rows. Integer kernels quantise with inverse_scale[row].
   void (*pack_a)(const PackSource& source, const float* inverse_scale, std::byte* panel);
-  // One panel of B from up to nr rows of k values each (a weight matrix [out, in]; keys of attention).
+  // One panel of one slice of B from up to nr rows of k values each (a weight matrix [out, in]; keys of attention).
   // Integer kernels take values that are already whole numbers in [-127, 127].
   void (*pack_b)(const PackSource& source, std::byte* panel);
-  // k steps of one panel of B from up to k rows of nr columns (im2col, values of attention); count = columns.
+  // The same from k-major rows of up to nr columns (im2col, values of attention); count = columns.
   void (*pack_b_rows)(const PackSource& source, std::byte* panel);
 };
 
 struct StoreArgs {
   const float* c = nullptr;  // i32 when row_scale is given
-  int64_t c_stride = 0;
+  ResultLayout layout;
+  int mr = 0, nr = 0, tile_rows = 0, tile_cols = 0;
   int64_t rows = 0, cols = 0;
   const float* row_scale = nullptr;     // [rows]
   const float* col_scale = nullptr;     // [cols]
@@ -189,5 +205,8 @@ extern const Level kAvx512;
 // The AMX level replaces matrix kernels only; everything else is AVX-512.
 extern const Gemm kBf16Amx;
 extern const Gemm kInt8Amx;
+
+// steps x 6 tile multiplies (16 x 16 x 32 bf16 or 16 x 16 x 64 int8) that touch no memory.
+void amx_peak_steps(bool integer, int64_t steps);
 
 }  // namespace h3::isa

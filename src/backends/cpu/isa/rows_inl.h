@@ -185,28 +185,37 @@ void softmax(const SoftmaxArgs& args) {
   });
 }
 
+template <typename T, typename Tag>
+inline void store_vector(const StoreArgs& args, int64_t r, int64_t i, const float* c, typename T::S* y, float factor,
+                         Tag part) {
+  F v = ld<AsF32>(c, part);
+  if (args.row_scale != nullptr) {
+    I whole = (I)v;
+    if (args.col_offset != nullptr) whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
+    v = to_f32(whole) * (ld<AsF32>(args.col_scale + i, part) * args.row_scale[r]);
+  }
+  if (args.col_bias != nullptr) v += ld<AsF32>(args.col_bias + i, part);
+  if (args.row_bias != nullptr) v += args.row_bias[r];
+  if (args.divide != nullptr) v *= factor;
+  st<T>(y + i, v, part);
+}
+
 void store(const StoreArgs& args) {
   with_type(args.type, [&](auto tag) {
     using T = decltype(tag);
-    const bool integer = args.row_scale != nullptr;
     for (int64_t r = 0; r < args.rows; ++r) {
-      const float* c = args.c + r * args.c_stride;
+      const int64_t in_panel = r % args.mr;
+      const float* row = args.c + r / args.mr * args.layout.m_panel +
+                         in_panel / args.tile_rows * args.layout.tile_down +
+                         in_panel % args.tile_rows * args.layout.row;
       auto* y = row_of<T>(args.y, r);
-      const float bias = args.row_bias != nullptr ? args.row_bias[r] : 0.0f;
       const float factor = args.divide != nullptr ? 1.0f / args.divide[r] : 1.0f;
-      span(args.cols, [&](int64_t i, auto part) {
-        F v = ld<AsF32>(c + i, part);
-        if (integer) {
-          I whole = (I)v;
-          if (args.col_offset != nullptr)
-            whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
-          v = to_f32(whole) * (ld<AsF32>(args.col_scale + i, part) * args.row_scale[r]);
-        }
-        if (args.col_bias != nullptr) v += ld<AsF32>(args.col_bias + i, part);
-        if (args.row_bias != nullptr) v += bias;
-        if (args.divide != nullptr) v *= factor;
-        st<T>(y + i, v, part);
-      });
+      for (int64_t j = 0; j < args.cols; j += args.tile_cols) {
+        const float* c =
+            row + j / args.nr * args.layout.n_panel + j % args.nr / args.tile_cols * args.layout.tile_right;
+        const int64_t n = args.cols - j < args.tile_cols ? args.cols - j : args.tile_cols;
+        span(n, [&](int64_t i, auto part) { store_vector<T>(args, r, j + i, c + i, y, factor, part); });
+      }
     }
   });
 }

@@ -58,7 +58,7 @@ void block(const GemmBlock& block) {
     for (int64_t m = 0; m < block.m_panels; ++m) {
       micro<Dot>(reinterpret_cast<const int32_t*>(block.a + m * block.a_panel),
                  reinterpret_cast<const int32_t*>(block.b + n * block.b_panel), block.k_steps,
-                 block.c + m * kMr * block.c_stride + n * kNr, block.c_stride, block.accumulate);
+                 block.c + m * block.layout.m_panel + n * block.layout.n_panel, block.layout.row, block.accumulate);
     }
   }
 }
@@ -91,6 +91,9 @@ const Gemm kBf16Avx512 = {.name = "bf16_avx512",
                           .mr = kMr,
                           .nr = kNr,
                           .kr = 2,
+                          .tile_rows = kMr,
+                          .tile_cols = kNr,
+                          .slice_steps = 256,
                           .a_step = kMr * 4,
                           .b_step = kNr * 4,
                           .integer = false,
@@ -103,6 +106,9 @@ const Gemm kInt8Avx512 = {.name = "int8_avx512",
                           .mr = kMr,
                           .nr = kNr,
                           .kr = 4,
+                          .tile_rows = kMr,
+                          .tile_cols = kNr,
+                          .slice_steps = 256,
                           .a_step = kMr * 4,
                           .b_step = kNr * 4,
                           .integer = true,
