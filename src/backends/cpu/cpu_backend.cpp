@@ -20,7 +20,7 @@ void CpuOps::need_shared(int64_t bytes) {
 void CpuOps::need_local(int64_t bytes_per_thread) {
   if (local_bytes_ >= bytes_per_thread) return;
   local_ = Buffer();
-  local_bytes_ = round_up(bytes_per_thread, 4096);
+  local_bytes_ = round_up(bytes_per_thread, 2 << 20);
   local_ = device_.allocate(local_bytes_ * context_.pool.threads(), "per-thread scratch of the CPU back end");
 }
 

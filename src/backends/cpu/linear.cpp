@@ -13,6 +13,11 @@ namespace {
 
 // Of the result, per task: its f32 block is to stay in the second-level cache while the slices of both operands pass.
 constexpr int64_t kBlockRows = 512, kBlockCols = 256;
+// Blocks of columns whose weights are walked for all rows before the next ones: they stay in the last-level cache.
+// Neighbouring tasks share their rows of x, so two threads of one core fetch them once.
+constexpr int64_t kColumnGroup = 1;
+// Results of at least this size are written past the caches.
+constexpr int64_t kStreamBytes = int64_t{8} << 20;
 
 struct CpuLinear final : Linear {
   const isa::Gemm* gemm = nullptr;
@@ -220,6 +225,7 @@ void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScr
     if (!w.col_offset.empty()) store.col_offset = w.col_offset.data() + n;
   }
   if (!w.bias.empty()) store.col_bias = w.bias.data() + n;
+  store.stream = y.bytes() >= kStreamBytes;
   store.type = elem_of(y.type);
   store.y = {y.data + (m * y.stride[0] + n) * size_of(y.type), y.stride[0]};
   kernels.store(store);
@@ -243,7 +249,9 @@ void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
   if (!decode) {
     const BlockOfWeight all{w.layout, static_cast<const std::byte*>(w.packed.data()), 0};
     context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
-      const int64_t n = task / m_blocks * nb, m = task % m_blocks * mb;
+      const int64_t group = task / (m_blocks * kColumnGroup), first = group * kColumnGroup;
+      const int64_t columns = std::min(kColumnGroup, n_blocks - first), rest = task - first * m_blocks;
+      const int64_t n = (first + rest % columns) * nb, m = rest / columns * mb;
       compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, decode).c, y, m, std::min(mb, rows - m), n,
                     std::min(nb, w.out - n));
     });

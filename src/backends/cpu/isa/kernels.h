@@ -183,6 +183,7 @@ struct StoreArgs {
   const float* col_bias = nullptr;      // [cols] or null
   const float* row_bias = nullptr;      // [rows] or null
   const float* divide = nullptr;        // [rows]: multiply row by 1 / divide (attention)
+  bool stream = false;                  // past the caches: a result larger than they are
   Elem type = Elem::f32;
   Rows y;
 };

@@ -185,39 +185,75 @@ void softmax(const SoftmaxArgs& args) {
   });
 }
 
-template <typename T, typename Tag>
-inline void store_vector(const StoreArgs& args, int64_t r, int64_t i, const float* c, typename T::S* y, float factor,
-                         Tag part) {
+// Columns [i, i + lanes) of row r, from the sums at c.
+template <typename Tag>
+inline __attribute__((always_inline)) F finish(const StoreArgs& args, int64_t r, int64_t i, const float* c,
+                                               float factor, Tag part) {
   F v = ld<AsF32>(c, part);
   if (args.row_scale != nullptr) {
     I whole = (I)v;
-    if (args.col_offset != nullptr) whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
+    if (args.col_offset != nullptr) {
+      whole -= (I)ld<AsF32>(reinterpret_cast<const float*>(args.col_offset) + i, part);
+    }
     v = to_f32(whole) * (ld<AsF32>(args.col_scale + i, part) * args.row_scale[r]);
   }
   if (args.col_bias != nullptr) v += ld<AsF32>(args.col_bias + i, part);
   if (args.row_bias != nullptr) v += args.row_bias[r];
   if (args.divide != nullptr) v *= factor;
-  st<T>(y + i, v, part);
+  return v;
+}
+
+#if defined(__AVX512BF16__)
+// 32 columns as one line of bf16. The instruction rounds to nearest even and turns subnormal results into zero.
+inline void store_line(const StoreArgs& args, int64_t r, int64_t i, const float* low, const float* high, float factor,
+                       uint16_t* y) {
+  const F a = finish(args, r, i, low, factor, Full{}), b = finish(args, r, i + 16, high, factor, Full{});
+  const __m512i line = (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
+  if (args.stream && reinterpret_cast<uintptr_t>(y + i) % 64 == 0) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(y + i), line);
+  } else {
+    _mm512_storeu_si512(y + i, line);
+  }
+}
+#endif
+
+template <typename T>
+inline void store_row(const StoreArgs& args, int64_t r, const float* row) {
+  typename T::S* y = row_of<T>(args.y, r);
+  const float factor = args.divide != nullptr ? 1.0f / args.divide[r] : 1.0f;
+  for (int64_t first = 0; first < args.cols; first += args.nr, row += args.layout.n_panel) {
+    const int64_t cols = args.cols - first < args.nr ? args.cols - first : args.nr;
+#if defined(__AVX512BF16__)
+    if constexpr (__is_same(T, AsBf16)) {
+      if (cols == 32) {
+        store_line(args, r, first, row, row + (args.tile_cols == 16 ? args.layout.tile_right : 16), factor, y);
+        continue;
+      }
+    }
+#endif
+    const float* tile = row;
+    for (int64_t j = 0; j < cols; j += args.tile_cols, tile += args.layout.tile_right) {
+      const int64_t n = cols - j < args.tile_cols ? cols - j : args.tile_cols, i0 = first + j;
+      span(n, [&](int64_t i, auto part) { st<T>(y + i0 + i, finish(args, r, i0 + i, tile + i, factor, part), part); });
+    }
+  }
 }
 
 void store(const StoreArgs& args) {
   with_type(args.type, [&](auto tag) {
-    using T = decltype(tag);
-    for (int64_t r = 0; r < args.rows; ++r) {
-      const int64_t in_panel = r % args.mr;
-      const float* row = args.c + r / args.mr * args.layout.m_panel +
-                         in_panel / args.tile_rows * args.layout.tile_down +
-                         in_panel % args.tile_rows * args.layout.row;
-      auto* y = row_of<T>(args.y, r);
-      const float factor = args.divide != nullptr ? 1.0f / args.divide[r] : 1.0f;
-      for (int64_t j = 0; j < args.cols; j += args.tile_cols) {
-        const float* c =
-            row + j / args.nr * args.layout.n_panel + j % args.nr / args.tile_cols * args.layout.tile_right;
-        const int64_t n = args.cols - j < args.tile_cols ? args.cols - j : args.tile_cols;
-        span(n, [&](int64_t i, auto part) { store_vector<T>(args, r, j + i, c + i, y, factor, part); });
+    int64_t r = 0;
+    for (const float* panel = args.c; r < args.rows; panel += args.layout.m_panel) {
+      const float* tile = panel;
+      for (int down = 0; down < args.mr / args.tile_rows; ++down, tile += args.layout.tile_down) {
+        for (int in = 0; in < args.tile_rows && r < args.rows; ++in, ++r) {
+          store_row<decltype(tag)>(args, r, tile + in * args.layout.row);
+        }
       }
     }
   });
+#if defined(__AVX512F__)
+  if (args.stream) _mm_sfence();
+#endif
 }
 
 constexpr Pointwise kPointwise = {

@@ -26,22 +26,32 @@ inline __attribute__((always_inline)) void multiply_step() {
   }
 }
 
-// A run of cache lines to fetch into the second-level cache, a few per step.
-struct Fetch {
-  const std::byte* next = nullptr;
-  int64_t per_step = 0;
+// Lines fetched into the second-level cache, Lines per step.
+template <int Lines>
+inline __attribute__((always_inline)) void fetch(const std::byte*& next) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Lines; ++i) _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+  next += 64 * Lines;
+}
 
-  inline __attribute__((always_inline)) void step() {
-    for (int64_t i = 0; i < per_step; ++i) {
-      _mm_prefetch(next, _MM_HINT_T1);
-      next += 64;
-    }
-  }
-};
+template <bool Integer, int LinesA, int LinesB>
+inline __attribute__((always_inline)) void step(const std::byte*& a, const std::byte*& b, const std::byte*& next_a,
+                                                const std::byte*& next_b) {
+  _tile_loadd(6, b, 64);
+  _tile_loadd(4, a, 64);
+  _tile_loadd(7, b + kTileBytes, 64);
+  _tile_loadd(5, a + kTileBytes, 64);
+  fetch<LinesA>(next_a);
+  fetch<LinesB>(next_b);
+  multiply_step<Integer>();
+  a += kStepBytes;
+  b += kStepBytes;
+}
 
-template <bool Integer>
+template <bool Integer, int LinesA, int LinesB>
 inline __attribute__((always_inline)) void micro(const std::byte* a, const std::byte* b, int64_t steps, float* c,
-                                                 const ResultLayout& layout, bool add, Fetch fetch_a, Fetch fetch_b) {
+                                                 const ResultLayout& layout, bool add, const std::byte* next_a,
+                                                 const std::byte* next_b) {
   const int64_t row_bytes = layout.row * 4;
   float* const c01 = c + layout.tile_right;
   float* const c10 = c + layout.tile_down;
@@ -57,16 +67,11 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t k = 0; k < steps; ++k) {
-    _tile_loadd(6, b, 64);
-    _tile_loadd(4, a, 64);
-    _tile_loadd(7, b + kTileBytes, 64);
-    _tile_loadd(5, a + kTileBytes, 64);
-    fetch_a.step();
-    fetch_b.step();
-    multiply_step<Integer>();
-    a += kStepBytes;
-    b += kStepBytes;
+  if (steps == kSliceSteps) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB>(a, b, next_a, next_b);
+  } else {
+    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB>(a, b, next_a, next_b);
   }
   _tile_stored(0, c, row_bytes);
   _tile_stored(1, c01, row_bytes);
@@ -74,23 +79,42 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
   _tile_stored(3, c11, row_bytes);
 }
 
+// While a slice is multiplied, the next slice of A is fetched evenly over all micro tiles, and the next panel of B over
+// the micro tiles of a panel. One line too few and every panel starts with misses of the whole memory latency.
+template <bool Integer, int LinesA, int LinesB>
+void walk(const GemmBlock& block) {
+  const std::byte* next_a = block.next_a;
+  for (int64_t n = 0; n < block.n_panels; ++n) {
+    const std::byte* b = block.b + n * block.b_panel;
+    const std::byte* next_b = n + 1 < block.n_panels || block.next_b == nullptr ? b + block.b_panel : block.next_b;
+    for (int64_t m = 0; m < block.m_panels; ++m) {
+      micro<Integer, LinesA, LinesB>(block.a + m * block.a_panel, b, block.k_steps,
+                                     block.c + m * block.layout.m_panel + n * block.layout.n_panel, block.layout,
+                                     block.accumulate, next_a, next_b);
+      next_a += block.k_steps * 64 * LinesA;
+      next_b += block.k_steps * 64 * LinesB;
+    }
+  }
+}
+
+// Lines of B per step that cover a panel within m_panels micro tiles.
+template <bool Integer, int LinesA>
+void walk_for(const GemmBlock& block) {
+  if (block.m_panels >= 16) return walk<Integer, LinesA, 2>(block);
+  if (block.m_panels >= 11) return walk<Integer, LinesA, 3>(block);
+  if (block.m_panels >= 8) return walk<Integer, LinesA, 4>(block);
+  walk<Integer, LinesA, 8>(block);
+}
+
 template <bool Integer>
 void block(const GemmBlock& block) {
   configure_tiles();
-  const int64_t panels = block.m_panels * block.n_panels;
-  // The next slice of A is fetched evenly over all micro tiles, the next panel of B over those of this panel.
-  const int64_t a_per_step = block.next_a == nullptr ? 0 : (block.m_panels * 32 + panels - 1) / panels;
-  const int64_t b_per_step = (32 + block.m_panels - 1) / block.m_panels;
-  for (int64_t n = 0; n < block.n_panels; ++n) {
-    const std::byte* b = block.b + n * block.b_panel;
-    const std::byte* next_b = n + 1 < block.n_panels ? b + block.b_panel : block.next_b;
-    for (int64_t m = 0; m < block.m_panels; ++m) {
-      const int64_t done = n * block.m_panels + m;
-      micro<Integer>(block.a + m * block.a_panel, b, block.k_steps,
-                     block.c + m * block.layout.m_panel + n * block.layout.n_panel, block.layout, block.accumulate,
-                     {block.next_a + done * a_per_step * block.k_steps * 64, a_per_step},
-                     {next_b + m * b_per_step * block.k_steps * 64, next_b == nullptr ? 0 : b_per_step});
-    }
+  if (block.next_a == nullptr) {
+    walk_for<Integer, 0>(block);
+  } else if (block.n_panels >= 8) {
+    walk_for<Integer, 4>(block);
+  } else {
+    walk_for<Integer, 8>(block);
   }
   _tile_release();
 }
