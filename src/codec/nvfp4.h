@@ -42,8 +42,11 @@ H3_HD static inline float e2m1_to_f32(int code) {
 H3_HD static inline void nvfp4_decode(const PackedRows& m, const float*, int64_t row, int64_t col, int n, float* out) {
   const float global = load_f32(m.scale2);
   const float scale = global * e4m3_to_f32(m.scale[nvfp4_scale_offset(row, col / 16, m.cols)]);
-  const uint8_t* p = m.data + row * nvfp4_row_bytes(m.cols) + col / 2;
-  for (int i = 0; i < n; ++i) out[i] = e2m1_to_f32(p[i / 2] >> (4 * (1 - i % 2)) & 15) * scale;
+  const uint8_t* p = m.data + row * nvfp4_row_bytes(m.cols);
+  for (int i = 0; i < n; ++i) {
+    const int64_t c = col + i;
+    out[i] = e2m1_to_f32(p[c / 2] >> (4 * (1 - c % 2)) & 15) * scale;
+  }
 }
 
 // ---- encoding ----

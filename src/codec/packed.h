@@ -2,8 +2,8 @@
 // three functions, found by name (quant/formats.h):
 //   int64_t NAME_bytes(rows, cols)                        bytes of the payload
 //   void NAME_begin(m, row, table)                        per-row values that decode wants (formats with a table)
-//   void NAME_decode(m, table, row, col, n, out)          columns [col, col + n) of a row; col a multiple of 8, n <= 8
-// Block formats are always asked for n = 8.
+//   void NAME_decode(m, table, row, col, n, out)          columns [col, col + n) of a row, within a multiple of 8
+// Formats with blocks of columns are always asked for n = 8.
 #pragma once
 
 #include <cstdint>

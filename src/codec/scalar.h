@@ -31,6 +31,11 @@ H3_HD static inline uint16_t f32_to_bf16(float value) {
 }
 
 H3_HD static inline float f16_to_f32(uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+#else
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;
   uint32_t mantissa = bits & 0x3ffu;
@@ -43,6 +48,7 @@ H3_HD static inline float f16_to_f32(uint16_t bits) {
     --e;
   }
   return f32_from_bits(sign | (e << 23) | ((mantissa & 0x3ffu) << 13));
+#endif
 }
 
 // Round to nearest even; overflow becomes infinity; NaN stays NaN (quiet).

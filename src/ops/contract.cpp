@@ -319,6 +319,19 @@ Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, co
   return slack;
 }
 
+void add_rounded_weights(const View& x, const View& magnitude, Slack& slack) {
+  if (x.type == DType::f32) return;
+  const double u = unit_roundoff(x.type);
+  const int64_t out = magnitude.dim[1];
+  for (int64_t row = 0; row < rows::row_count(x); ++row) {
+    double sum = 0;
+    for (double e : row_of(x, row)) sum += std::fabs(e);
+    const double least = x.type == DType::f16 ? 0x1p-25 * sum : 0;  // half the spacing of subnormal weights
+    const std::vector<double> m = row_of(magnitude, row);
+    for (int64_t o = 0; o < out; ++o) slack[row * out + o] += u * m[o] + least;
+  }
+}
+
 void add_int8_activations(const View& x, const std::vector<double>& l1, const std::vector<double>& l2, Slack& slack) {
   const size_t out = l1.size();
   for (int64_t row = 0; row < rows::row_count(x); ++row) {

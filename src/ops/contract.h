@@ -46,6 +46,8 @@ Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, co
 Slack dot(const View& magnitude, int64_t depth);
 // magnitude: attention with |v| in place of v.
 Slack attention(const AttentionArgs& args, const View& magnitude);
+// What rounding the weights to the type of x adds to y = x W^T; magnitude as for dot.
+void add_rounded_weights(const View& x, const View& magnitude, Slack& slack);
 // What quantising the rows of x to int8 adds to y = x W^T; l1 and l2 are the norms of the rows of W, [out].
 void add_int8_activations(const View& x, const std::vector<double>& l1, const std::vector<double>& l2, Slack& slack);
 

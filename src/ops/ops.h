@@ -30,7 +30,7 @@ enum class Compute : uint8_t {
   bf16,   // operands rounded to bf16, f32 accumulation
   f16,    // operands rounded to f16 (saturating), f32 accumulation
   int8,   // activations and weights quantised per row as codec/int8_row.h says; i32 accumulation
-  packed  // weights stay in their stored format; activations int8 per row where the kernel wants them
+  packed  // weights stay in their stored format; kernels may quantise activations or round weights: see Linear
 };
 
 struct LinearSpec {
@@ -51,7 +51,9 @@ class Linear {
   std::string kernel;                 // e.g. "bf16_amx"
   std::vector<std::string> refusals;  // "int8_amx: cols not a multiple of 64", in the order tried
   int64_t bytes = 0;                  // device bytes held
-  bool int8_activations = false;      // Compute::packed: whether the kernel quantises activations; int8 always does
+  // Compute::packed: what the kernel gives up. Activations int8 per row (codec/int8_row.h; int8 always does); weights
+  // rounded once to T, f16 saturating, before they are multiplied.
+  bool int8_activations = false, rounds_weights = false;
 };
 
 enum class ConvKind : uint8_t { conv1d, transposed1d, conv3d };

@@ -324,6 +324,7 @@ void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
   oracle_->linear(*w.magnitude, size, magnitude);
   // Integers are summed exactly; only the scales and the bias round.
   contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
+  if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
   if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
   call.check(0, slack);
 }

@@ -28,10 +28,12 @@ inline constexpr int kRowTable = 32;  // floats
 
 H3_HD static inline void no_table(const PackedRows&, int64_t, float*) {}
 
+constexpr bool fills_table(void (*begin)(const PackedRows&, int64_t, float*)) { return begin != no_table; }
+
 #define H3_CODEC(codec, name, bits, block, begin_row)                                                                \
   struct codec##_codec {                                                                                             \
     static constexpr Format kFormat = Format::codec;                                                                 \
-    static constexpr bool kTable = begin_row != no_table;                                                            \
+    static constexpr bool kTable = fills_table(begin_row);                                                           \
     static constexpr bool kRotates = kFormat == Format::int8_convrot || kFormat == Format::w4a8;                     \
     H3_HD static void begin(const PackedRows& m, int64_t row, float* table) { begin_row(m, row, table); }            \
     H3_HD static void decode(const PackedRows& m, const float* table, int64_t row, int64_t col, int n, float* out) { \

@@ -10,17 +10,17 @@ namespace h3 {
 
 // X(codec and enumerator, name as printed by `info`, bits per weight, columns per block, filler of the row table)
 // Numbers: never the weight of a matmul on a card.
-#define H3_NUMBER_FORMATS(X)         \
-  X(f64, "f64", 64, 1, no_table)     \
-  X(i64, "i64", 64, 1, no_table)     \
-  X(i32, "i32", 32, 1, no_table)     \
-  X(i16, "i16", 16, 1, no_table)     \
-  X(i8, "i8", 8, 1, no_table)        \
-  X(u64, "u64", 64, 1, no_table)     \
-  X(u32, "u32", 32, 1, no_table)     \
-  X(u16, "u16", 16, 1, no_table)     \
-  X(u8, "u8", 8, 1, no_table)        \
-  X(boolean, "bool", 8, 1, no_table) \
+#define H3_NUMBER_FORMATS(X)            \
+  X(f64, "f64", 64, 1, no_table)        \
+  X(i64, "i64", 64, 1, no_table)        \
+  X(i32, "i32", 32, 1, no_table)        \
+  X(i16, "i16", 16, 1, no_table)        \
+  X(i8, "i8", 8, 1, no_table)           \
+  X(u64, "u64", 64, 1, no_table)        \
+  X(u32, "u32", 32, 1, no_table)        \
+  X(u16, "u16", 16, 1, no_table)        \
+  X(u8, "u8", 8, 1, no_table)           \
+  X(boolean, "bool", 8, 1, no_table)    \
   X(f8_e8m0, "f8_e8m0", 8, 1, no_table) \
   X(noise, "noise", 16, 1, no_table) /* planned for as bf16 */
 

@@ -26,6 +26,7 @@ std::vector<int64_t> plane_row_bytes(Format format, int64_t cols) {
 class Gatherer {
  public:
   Gatherer(const StoredMatrix& from, std::span<const int64_t> rows) : from_(from), rows_(rows) {
+    H3_ASSERT(from.format != Format::noise);  // has no rows to copy
     for (const int64_t row : rows) H3_ASSERT(row >= 0 && row < from.rows);
     to_ = from;
     to_.rows = static_cast<int64_t>(rows.size());

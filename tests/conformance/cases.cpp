@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "codec/scalar.h"
+#include "tests/support/packed_matrix.h"
 
 namespace h3::conformance {
 
@@ -77,9 +78,25 @@ View Env::distinct_ids(int64_t count, int64_t limit) {
   return integers(v);
 }
 
+namespace {
+
+// Rows 1 .. out, the second half first.
+MatrixSource take_rows(const StoredMatrix& stored, int64_t out) {
+  MatrixSource source;
+  const int64_t half = out / 2;
+  source.append(stored, 1 + half, out - half);
+  if (half > 0) source.append(stored, 1, half);
+  return source;
+}
+
+}  // namespace
+
 MatrixSource Env::weight(int64_t out, int64_t in, Format format) {
-  H3_ASSERT(format == Format::f32 || format == Format::bf16);
   const int64_t rows = out + 1;  // one row is never taken
+  if (format != Format::f32 && format != Format::bf16) {
+    PackedMaker maker(static_cast<uint64_t>(below(int64_t{1} << 40)));
+    return take_rows(maker.make(format, rows, in), out);
+  }
   const std::vector<float> v = values(rows * in, -1, 1);
   const int64_t size = format == Format::f32 ? 4 : 2;
   auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(rows * in * size));
@@ -94,11 +111,7 @@ MatrixSource Env::weight(int64_t out, int64_t in, Format format) {
   stored.cols = in;
   stored.data = *bytes;
   stored.keep_alive = bytes;
-  MatrixSource source;
-  const int64_t half = out / 2;
-  source.append(stored, 1 + half, out - half);
-  if (half > 0) source.append(stored, 1, half);
-  return source;
+  return take_rows(stored, out);
 }
 
 std::string dims_text(const std::vector<int64_t>& dims) {

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "tests/conformance/cases.h"
+#include "tests/support/packed_matrix.h"
 
 namespace h3::conformance {
 namespace {
@@ -66,6 +67,31 @@ void add_linear_cases(std::vector<Case>& cases) {
                        return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
                      }});
   }
+  // Every storage format, kept packed and converted at load.
+  for (const Format format : weight_formats()) {
+    for (const DType type : {DType::bf16, DType::f32, DType::f16}) {
+      const Mode packed{Compute::packed, "packed", type, type};
+      cases.push_back(linear_case(packed, {5, 512, 39}, Layout::packed, true, format));
+      cases.push_back(linear_case(packed, {1, 256, 32}, Layout::strided, false, format));
+    }
+    cases.push_back(
+        linear_case({Compute::f32, "f32", DType::f32, DType::f32}, {3, 256, 17}, Layout::packed, true, format));
+    if (row_of(format).block_cols > 1) continue;
+    cases.push_back(
+        linear_case({Compute::packed, "packed", DType::bf16, DType::bf16}, {3, 37, 19}, Layout::packed, true, format));
+  }
+  cases.push_back({"linear", "packed parts of two formats", [](Env& e) {
+                     const View x = e.in({7, 256}, DType::bf16), y = e.out({7, 50}, DType::bf16);
+                     LinearSpec spec;
+                     spec.label = "test.mixed";
+                     spec.weight = e.weight(20, 256, Format::q4_k);
+                     for (const MatrixSource::Part& part : e.weight(30, 256, Format::q6_k).parts) {
+                       spec.weight.append(part.matrix, part.first, part.rows);
+                     }
+                     spec.compute = Compute::packed;
+                     const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+                     return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+                   }});
   cases.push_back({"linear", "fewer rows than max_rows", [](Env& e) {
                      const View x = e.in({3, 64}, DType::bf16), y = e.out({3, 48}, DType::bf16);
                      LinearSpec spec;

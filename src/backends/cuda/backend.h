@@ -91,7 +91,7 @@ class CudaOps final : public Ops {
   CudaDevice device_;
   std::unique_ptr<LinearPlans> plans_;
   std::unique_ptr<DnnAttention> dnn_;
-  Buffer scratch_[4];
+  Buffer scratch_[5];
 };
 
 // Casts, int8 and synthetic weights: kernels/quantise.cu.

@@ -14,7 +14,10 @@ namespace h3::cuda {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
-constexpr int64_t kStageBytes = int64_t{64} << 20;  // weight rows decoded and uploaded at a time
+constexpr int64_t kStageBytes = int64_t{64} << 20;    // weight rows decoded and uploaded at a time
+constexpr int64_t kExpandBytes = int64_t{128} << 20;  // packed weights expanded at a time
+constexpr int64_t kExpandRows = 256;                  // at a multiple of these: whole tiles of the matmul
+constexpr int kExpandSlot = 4;
 
 cudaDataType_t blas_type(DType type) {
   switch (type) {
@@ -32,7 +35,7 @@ DType operand_type(Compute compute) {
     case Compute::f32: return DType::f32;
     case Compute::f16: return DType::f16;
     case Compute::int8: return DType::i8;
-    case Compute::packed: return DType::f32;  // the stored values are kept exactly
+    case Compute::packed: return DType::bf16;  // of the bias; the operands have the type of the activations
     case Compute::bf16: break;
   }
   return DType::bf16;
@@ -95,11 +98,13 @@ void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) 
     if (linear.operand != DType::i8 && part.matrix.format == Format::noise) {  // made on the card
       NoiseWeights noise;
       std::memcpy(&noise, part.matrix.data.data(), sizeof noise);
-      fill_noise(ops_.stream(), noise, part.first * cols, part.rows * cols, target + row * cols * width, linear.operand);
+      fill_noise(ops_.stream(), noise, part.first * cols, part.rows * cols, target + row * cols * width,
+                 linear.operand);
       row += part.rows;
       continue;
     }
-    if (linear.operand != DType::i8 && part.matrix.format == stored_as(linear.operand)) {  // bytes as they are
+    if (linear.operand != DType::i8 && part.matrix.format == stored_as(linear.operand) &&
+        part.matrix.pre_scale.empty()) {  // bytes as they are
       const View view = make_view(ops_.device_, target + row * cols * width, linear.operand, {part.rows, cols});
       ops_.device_.upload(part.matrix.data.data() + part.first * cols * width, view);
       row += part.rows;
@@ -166,44 +171,51 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
     linear->in_padded = (linear->in + 15) / 16 * 16;
     linear->out_padded = (linear->out + 15) / 16 * 16;
   }
-  linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
-  upload_weight(*linear, spec.weight);
+  if (spec.compute == Compute::packed && spec.weight.format() != Format::noise) {
+    linear->kernel = std::string("expand_") + row_of(spec.weight.format()).name + "_cublaslt";
+    linear->rounds_weights = true;
+    linear->packed = upload_packed(ops_.device_, spec.weight, linear->label.c_str());
+    ops_.scratch(kExpandSlot, std::min(kExpandBytes, linear->out * linear->in * 4));
+  } else {
+    linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
+    upload_weight(*linear, spec.weight);
+  }
   upload_bias(*linear, spec.bias);
-  linear->bytes = linear->data.bytes() + linear->scales.bytes() + linear->bias_f32.bytes() + linear->bias_epilogue.bytes();
+  linear->bytes =
+      linear->data.bytes() + linear->scales.bytes() + linear->bias_f32.bytes() + linear->bias_epilogue.bytes();
+  for (const PackedSegment& segment : linear->packed) linear->bytes += segment.bytes.bytes();
   return linear;
 }
 
 // Row-major y = x W^T is column-major D[out, rows] = W^T[out, in] X[in, rows] with leading dimensions in, ldx, ldy.
-std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, int64_t rows, int64_t ldx, int64_t ldy,
-                                                    DType out, bool bias) {
-  const auto key = std::make_tuple(rows, ldx, ldy, static_cast<int>(out) * 2 + (bias ? 1 : 0));
+std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, const Matmul& m) {
+  const int types = (static_cast<int>(m.operand) * 16 + static_cast<int>(m.out)) * 2 + (m.bias != nullptr ? 1 : 0);
+  const auto key = std::make_tuple(m.rows, m.outs, m.ldx, m.ldy, types);
   const auto found = weight.plans.find(key);
   if (found != weight.plans.end()) return found->second;
   const BlasLt& blas = blas_lt();
   auto plan = std::make_shared<CudaLinear::Plan>();
-  const bool integer = weight.operand == DType::i8;
+  const bool integer = m.operand == DType::i8;
   check(blas.cublasLtMatmulDescCreate(&plan->operation, integer ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
-                                      integer ? CUDA_R_32I : CUDA_R_32F), "describing a matmul");
-  const cublasOperation_t transpose = CUBLAS_OP_T;
-  check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose),
+                                      integer ? CUDA_R_32I : CUDA_R_32F),
         "describing a matmul");
-  if (bias) {
-    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const void* pointer = out == DType::f32 ? weight.bias_f32.data() : weight.bias_epilogue.data();
-    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue),
-          "describing a matmul");
-    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof pointer),
-          "describing a matmul");
-    const cudaDataType_t type = blas_type(out);
-    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type),
-          "describing a matmul");
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    check(blas.cublasLtMatmulDescSetAttribute(plan->operation, attribute, &value, sizeof value), "describing a matmul");
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, cublasOperation_t{CUBLAS_OP_T});
+  if (m.bias != nullptr) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t{CUBLASLT_EPILOGUE_BIAS});
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, m.bias);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, blas_type(m.out));
   }
-  const cudaDataType_t operand = blas_type(weight.operand);
-  const auto u = [](int64_t v) { return static_cast<uint64_t>(v); };
-  check(blas.cublasLtMatrixLayoutCreate(&plan->a, operand, u(weight.in_padded), u(weight.out_padded),
-                                         weight.in_padded), "a matrix layout");
-  check(blas.cublasLtMatrixLayoutCreate(&plan->b, operand, u(weight.in_padded), u(rows), ldx), "a matrix layout");
-  check(blas.cublasLtMatrixLayoutCreate(&plan->d, blas_type(out), u(weight.out_padded), u(rows), ldy), "a matrix layout");
+  const cudaDataType_t operand = blas_type(m.operand);
+  const auto layout = [&](cublasLtMatrixLayout_t* matrix, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
+    check(blas.cublasLtMatrixLayoutCreate(matrix, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
+          "a matrix layout");
+  };
+  layout(&plan->a, operand, weight.in_padded, m.outs, weight.in_padded);
+  layout(&plan->b, operand, weight.in_padded, m.rows, m.ldx);
+  layout(&plan->d, blas_type(m.out), m.outs, m.rows, m.ldy);
   cublasLtMatmulPreference_t preference = nullptr;
   check(blas.cublasLtMatmulPreferenceCreate(&preference), "a matmul preference");
   const size_t limit = static_cast<size_t>(kWorkspaceBytes);
@@ -212,68 +224,126 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, in
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan->operation, plan->a, plan->b, plan->d, plan->d, preference,
-                                                 1, &best, &count);
+    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan->operation, plan->a, plan->b, plan->d, plan->d,
+                                                 preference, 1, &best, &count);
   }
   blas.cublasLtMatmulPreferenceDestroy(preference);
   if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
-  check(status, strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(),
-                     static_cast<long long>(rows)).c_str());
+  check(status,
+        strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(), static_cast<long long>(m.rows))
+            .c_str());
   plan->algorithm = best.algo;
   weight.plans.emplace(key, plan);
   return plan;
 }
 
-void LinearPlans::matmul(const CudaLinear& weight, const void* x, int64_t ldx, int64_t rows, void* y, int64_t ldy,
-                         DType out, bool bias) {
-  const std::shared_ptr<CudaLinear::Plan> chosen = plan(weight, rows, ldx, ldy, out, bias);
+void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
+  const std::shared_ptr<CudaLinear::Plan> chosen = plan(weight, m);
+  if (m.bias != nullptr) {  // parts of one weight share a plan
+    check(blas_lt().cublasLtMatmulDescSetAttribute(chosen->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m.bias,
+                                                   sizeof m.bias),
+          "describing a matmul");
+  }
   const float one = 1, zero = 0;
   const int32_t int_one = 1, int_zero = 0;
-  const bool integer = weight.operand == DType::i8;
+  const bool integer = m.operand == DType::i8;
   const void* alpha = integer ? static_cast<const void*>(&int_one) : &one;
   const void* beta = integer ? static_cast<const void*>(&int_zero) : &zero;
-  check(blas_lt().cublasLtMatmul(handle_, chosen->operation, alpha, weight.data.data(), chosen->a, x, chosen->b, beta, y,
-                                 chosen->d, y, chosen->d, &chosen->algorithm, workspace_.data(),
-                                 static_cast<size_t>(workspace_.bytes()), ops_.stream()), weight.label.c_str());
+  check(blas_lt().cublasLtMatmul(handle_, chosen->operation, alpha, m.w, chosen->a, m.x, chosen->b, beta, m.y,
+                                 chosen->d, m.y, chosen->d, &chosen->algorithm, workspace_.data(),
+                                 static_cast<size_t>(workspace_.bytes()), ops_.stream()),
+        weight.label.c_str());
+}
+
+void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& y) {
+  const int64_t rows = x.dim[0];
+  // One allocation serves the quantised rows, their scales and the accumulators.
+  const int64_t q_bytes = (rows * weight.in_padded + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
+  auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out_padded * 4));
+  auto* q = reinterpret_cast<int8_t*>(base);
+  auto* scale = reinterpret_cast<float*>(base + q_bytes);
+  auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
+  quantise_rows(ops_.stream(), x, q, weight.in_padded, scale);
+  matmul(weight, {.w = weight.data.data(),
+                  .x = q,
+                  .y = acc,
+                  .rows = rows,
+                  .outs = weight.out_padded,
+                  .ldx = weight.in_padded,
+                  .ldy = weight.out_padded,
+                  .operand = DType::i8,
+                  .out = DType::i32});
+  dequantise_rows(ops_.stream(), acc, weight.out_padded, scale, static_cast<const float*>(weight.scales.data()),
+                  static_cast<const float*>(weight.bias_f32.data()), y);
+}
+
+// Output rows of a packed weight in the operand type. They lie in scratch until the next call: the stream orders the
+// matmul that reads them before it.
+const void* LinearPlans::expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type) {
+  const PackedSegment& whole = weight.packed.front();
+  if (weight.packed.size() == 1 && whole.format == stored_as(type) && whole.rows.pre_scale == nullptr) {
+    return whole.rows.data + first * weight.in * size_of(type);
+  }
+  void* scratch = ops_.scratch(kExpandSlot, count * weight.in * size_of(type));
+  expand_packed(ops_.stream(), weight.packed, first, count, scratch, type);
+  return scratch;
+}
+
+namespace {
+
+// Even shares of the outputs, whole tiles, that fit the expansion scratch.
+int64_t expansion_rows(const CudaLinear& weight, DType type) {
+  const int64_t bytes = weight.out * weight.in * size_of(type), shares = (bytes + kExpandBytes - 1) / kExpandBytes;
+  if (shares <= 1) return weight.out;
+  const int64_t fit = std::max<int64_t>(1, kExpandBytes / (weight.in * size_of(type)) / kExpandRows) * kExpandRows;
+  const int64_t even = ((weight.out + shares - 1) / shares + kExpandRows - 1) / kExpandRows * kExpandRows;
+  return std::min(fit, even);
+}
+
+}  // namespace
+
+void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View& y) {
+  const bool packed = !weight.packed.empty();
+  const int64_t rows = x.dim[0];
+  const DType type = packed ? x.type : weight.operand;
+  const void* operand = x.data;
+  int64_t ldx = x.stride[0];
+  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
+  if (x.type != type || !aligned || rows == 1) {
+    operand = ops_.scratch(0, rows * weight.in * size_of(type));
+    cast_rows(ops_.stream(), x, const_cast<void*>(operand), type, weight.compute == Compute::f16);
+    ldx = weight.in;
+  }
+  const auto* bias = static_cast<const float*>(weight.bias_f32.data());
+  const bool fits = weight.bias_epilogue.data() != nullptr && weight.epilogue_type == y.type;
+  const bool direct_bias = bias == nullptr || y.type == DType::f32 || fits;
+  // f32 operands give f32 only; narrow results of f32 operands and biases that do not fit go through f32.
+  const bool direct = direct_bias && (y.type == type || y.type == DType::f32) && rows > 1;
+  const auto* added = static_cast<const std::byte*>(y.type == DType::f32 ? bias : weight.bias_epilogue.data());
+  auto* target = direct ? y.data : static_cast<std::byte*>(ops_.scratch(1, rows * weight.out * 4));
+  const DType out = direct ? y.type : DType::f32;
+  const int64_t step = packed ? expansion_rows(weight, type) : weight.out;
+  for (int64_t first = 0; first < weight.out; first += step) {
+    const int64_t count = std::min(step, weight.out - first);
+    matmul(weight, {.w = packed ? expanded(weight, first, count, type) : weight.data.data(),
+                    .x = operand,
+                    .bias = direct && bias != nullptr ? added + first * size_of(out) : nullptr,
+                    .y = target + first * size_of(out),
+                    .rows = rows,
+                    .outs = count,
+                    .ldx = ldx,
+                    .ldy = direct ? y.stride[0] : weight.out,
+                    .operand = type,
+                    .out = out});
+  }
+  if (!direct) add_bias_round(ops_.stream(), reinterpret_cast<const float*>(target), bias, y);
 }
 
 void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
-  const int64_t rows = x.dim[0];
-  if (rows == 0) return;
-  if (weight.operand == DType::i8) {
-    // One allocation serves the quantised rows, their scales and the accumulators.
-    const int64_t q_bytes = (rows * weight.in_padded + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
-    auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out_padded * 4));
-    auto* q = reinterpret_cast<int8_t*>(base);
-    auto* scale = reinterpret_cast<float*>(base + q_bytes);
-    auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
-    quantise_rows(ops_.stream(), x, q, weight.in_padded, scale);
-    matmul(weight, q, weight.in_padded, rows, acc, weight.out_padded, DType::i32, false);
-    dequantise_rows(ops_.stream(), acc, weight.out_padded, scale, static_cast<const float*>(weight.scales.data()),
-                    static_cast<const float*>(weight.bias_f32.data()), y);
-    return;
-  }
-  const void* operand = x.data;
-  int64_t ldx = x.stride[0];
-  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
-  if (x.type != weight.operand || !aligned || rows == 1) {
-    operand = ops_.scratch(0, rows * weight.in * size_of(weight.operand));
-    cast_rows(ops_.stream(), x, const_cast<void*>(operand), weight.operand, weight.compute == Compute::f16);
-    ldx = weight.in;
-  }
-  const bool has_bias = weight.bias_f32.data() != nullptr;
-  const bool direct_bias = !has_bias || y.type == DType::f32 ||
-                           (weight.bias_epilogue.data() != nullptr && weight.epilogue_type == y.type);
-  // f32 operands give f32 only; narrow results of f32 operands and biases that do not fit go through f32.
-  const bool direct_type = y.type == weight.operand || y.type == DType::f32;
-  if (direct_bias && direct_type && rows > 1) {
-    matmul(weight, operand, ldx, rows, y.data, y.stride[0], y.type, has_bias);
-    return;
-  }
-  auto* acc = static_cast<float*>(ops_.scratch(1, rows * weight.out * 4));
-  matmul(weight, operand, ldx, rows, acc, weight.out, DType::f32, false);
-  add_bias_round(ops_.stream(), acc, static_cast<const float*>(weight.bias_f32.data()), y);
+  if (x.dim[0] == 0) return;
+  if (weight.operand == DType::i8) return run_int8(weight, x, y);
+  run_float(weight, x, y);
 }
 
 std::unique_ptr<Linear> CudaOps::make_linear(LinearSpec spec) { return plans_->make(std::move(spec)); }

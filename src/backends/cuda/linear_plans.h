@@ -6,18 +6,21 @@
 #include <tuple>
 
 #include "backends/cuda/backend.h"
+#include "backends/cuda/packed_weights.h"
 
 namespace h3::cuda {
 
-// A weight on the card. `data` holds [out, in] in the operand type; int8 adds one f32 scale per output.
+// A weight on the card. `data` holds [out, in] in the operand type; int8 adds one f32 scale per output. Packed weights
+// are in `packed` instead, and their operand type is that of the activations.
 struct CudaLinear final : Linear {
   DType operand = DType::f32;
   int64_t in_padded = 0, out_padded = 0;  // int8 operands are padded with zeros to multiples of 16
   Buffer data, scales, bias_f32, bias_epilogue;
+  std::vector<PackedSegment> packed;
   DType epilogue_type = DType::f32;  // type of bias_epilogue: exact in it, so cuBLASLt may add it
-  // Plans by (rows, row strides, output type); filled on first use of a shape.
+  // Plans by (rows, outputs, row strides, types); filled on first use of a shape.
   struct Plan;
-  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int>, std::shared_ptr<Plan>> plans;
+  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int>, std::shared_ptr<Plan>> plans;
   ~CudaLinear() override;
 };
 
@@ -29,10 +32,18 @@ class LinearPlans {
   void run(const CudaLinear& weight, const View& x, const View& y);
 
  private:
-  std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, int64_t rows, int64_t ldx, int64_t ldy, DType out,
-                                         bool bias);
-  void matmul(const CudaLinear& weight, const void* x, int64_t ldx, int64_t rows, void* y, int64_t ldy, DType out,
-              bool bias);
+  // y [rows, outs] = x [rows, in] w^T (+ bias), operands of one type.
+  struct Matmul {
+    const void *w = nullptr, *x = nullptr, *bias = nullptr;
+    void* y = nullptr;
+    int64_t rows = 0, outs = 0, ldx = 0, ldy = 0;
+    DType operand = DType::f32, out = DType::f32;
+  };
+  std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
+  void matmul(const CudaLinear& weight, const Matmul& m);
+  void run_int8(const CudaLinear& weight, const View& x, const View& y);
+  void run_float(const CudaLinear& weight, const View& x, const View& y);
+  const void* expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type);
   void upload_weight(CudaLinear& linear, const MatrixSource& source);
   void upload_bias(CudaLinear& linear, const std::vector<float>& bias);
 

@@ -90,5 +90,20 @@ TEST_F(Contract, IntegersMustBeEqual) {
   EXPECT_EQ(d->index, 1);
 }
 
+// A weight off by half a unit of bf16 is within the slack of rounded weights, one off by two units is not; f32 gets
+// none.
+TEST_F(Contract, RoundedWeights) {
+  const float x[] = {2, -4}, magnitude[] = {2 * 1 + 4 * 3};
+  const Tensor m = upload_f32(device, magnitude, {1, 1}, DType::f32, "magnitude");
+  Slack slack(1, 0.0);
+  add_rounded_weights(upload_f32(device, x, {1, 2}, DType::f32, "x"), m, slack);
+  EXPECT_EQ(slack[0], 0);
+  add_rounded_weights(upload_f32(device, x, {1, 2}, DType::bf16, "x"), m, slack);
+  EXPECT_EQ(slack[0], 14 * 0x1p-8);
+  slack[0] = 0;
+  add_rounded_weights(upload_f32(device, x, {1, 2}, DType::f16, "x"), m, slack);
+  EXPECT_EQ(slack[0], 14 * 0x1p-11 + 6 * 0x1p-25);
+}
+
 }  // namespace
 }  // namespace h3::contract
