@@ -24,6 +24,11 @@ constexpr Flag kFlags[] = {
     {"Model", "qkv-order", "", K::choice, "ORDER", "as the files declare", "contiguous, interleaved", "", "", false,
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
+    {"Model", "weights", "", K::choice, "random", "the files'", "random", "", "", false, kGenerate,
+     "Made-up weights of release size instead of files: to measure time and memory. The clip shows nothing."},
+    {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate,
+     "Layers of each part with --weights random."},
+
     {"What to render", "prompt", "-p", K::text, "TEXT", "", "", "prompt", "prompt", false, kGenerate,
      "What the clip shows and how it sounds."},
     {"What to render", "prompt-file", "", K::path, "FILE", "", "", "", "prompt", false, kGenerate,
@@ -71,7 +76,7 @@ constexpr Flag kFlags[] = {
     {"Sampling", "stock-sampler", "", K::none, "", "off", "", "stock_sampler", "", false, kGenerate,
      "Step the sound on the video's clock, as single-clock samplers do. Wrong at few steps; for comparison."},
 
-    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu", "", "", false, kRun,
+    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false, kRun,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16", "precision",
      "", false, kGenerate | kBenchEval, "Arithmetic of the transformer and the text encoder."},

@@ -21,6 +21,18 @@ SessionOptions session_options(const Arguments& arguments) {
   }
   options.device = arguments.text("device", "auto");
   options.threads = arguments.whole("threads", 0);
+  if (arguments.has("weights")) {
+    if (arguments.text("weights") != "random") {
+      fail(Code::usage, "--weights: \"%s\" is not known, give random", arguments.text("weights").c_str());
+    }
+    if (!options.models.empty()) fail(Code::usage, "--weights random replaces the model; leave --model out");
+    options.synthetic_layers = arguments.whole("layers", 2);
+    if (options.synthetic_layers < 1 || options.synthetic_layers > 50) {
+      fail(Code::usage, "--layers: %d is not allowed, give 1 to 50", options.synthetic_layers);
+    }
+  } else if (arguments.has("layers")) {
+    fail(Code::usage, "--layers needs --weights random");
+  }
   return options;
 }
 

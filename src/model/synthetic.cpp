@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "codec/noise.h"
 #include "model/dit/weights.h"
+#include "model/text/weights.h"
 #include "model/vae/audio_weights.h"
 #include "model/vae/video_weights.h"
 
@@ -231,6 +232,54 @@ Component synthetic_audio_vae(uint64_t seed) {
       source->add_plain(row.name, row.dims);
   }
   return component_of(Role::audio_vae, source);
+}
+
+namespace {
+
+template <typename Owner, size_t kRows>
+void add_text_rows(SyntheticSource& source, const text::Lengths& lengths, const std::string& prefix,
+                   const WeightRow<Owner, text::Dim> (&rows)[kRows]) {
+  for (const WeightRow<Owner, text::Dim>& row : rows) {
+    std::vector<int64_t> dims;
+    for (const text::Dim dim : row.dims) {
+      if (dim != text::Dim::none) dims.push_back(lengths(dim));
+    }
+    source.add_plain(prefix + row.name, std::move(dims));
+  }
+}
+
+}  // namespace
+
+Component synthetic_conditioner(int64_t layers, uint64_t seed) {
+  text::LanguageDims dims;  // spec conditioner 6.1
+  dims.hidden = 5120;
+  dims.layers = layers > 0 ? layers : 50;
+  dims.heads = 64;
+  dims.kv_heads = 8;
+  dims.head_dim = 128;
+  dims.ffn = 25600;
+  dims.vocab = 151936;
+  text::Lengths lengths;
+  lengths.language = &dims;
+  auto source = std::make_shared<SyntheticSource>(seed);
+  add_text_rows(*source, lengths, "model.", text::kEmbed);
+  for (int64_t i = 0; i < dims.layers; ++i) {
+    add_text_rows(*source, lengths, strf("model.layers.%lld.", static_cast<long long>(i)), text::kLayer);
+  }
+  return component_of(Role::conditioner, source);
+}
+
+ModelFiles synthetic_release(int layers, uint64_t seed) {
+  ModelFiles files;
+  files.tokenizer = open_model_files({}).tokenizer;
+  if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, which was left out");
+  files.components.push_back(synthetic_dit(release_dit_config(layers), seed));
+  files.components.back().partition_from = files.components.back().qkv_order_from = "random weights";
+  files.components.push_back(synthetic_conditioner(layers, seed + 1));
+  files.components.push_back(synthetic_video_vae(layers, seed + 2));
+  files.components.push_back(synthetic_audio_vae(seed + 3));
+  files.defaults = Json::object({{"name", "random weights"}, {"text_encoder_layer", layers > 0 ? layers : 50}});
+  return files;
 }
 
 }  // namespace h3

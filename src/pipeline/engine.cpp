@@ -1,6 +1,7 @@
 #include "pipeline/engine.h"
 
 #include "base/error.h"
+#include "model/synthetic.h"
 #include "pipeline/model_facts.h"
 #include "pipeline/parts.h"
 
@@ -10,7 +11,8 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
     : context_(context),
       ops_(ops),
       options_(std::move(options)),
-      files_(open_model_files(options_.open)),
+      files_(options_.synthetic_layers > 0 ? synthetic_release(options_.synthetic_layers, 1)
+                                           : open_model_files(options_.open)),
       facts_(model_facts(files_)),
       parts_(std::make_unique<Parts>()) {}
 

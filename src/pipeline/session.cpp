@@ -14,7 +14,12 @@ EngineOptions engine_options(const SessionOptions& options) {
   if (options.tap < 0 || options.tap > 64) {
     fail(Code::usage, "te_layers: %d is not allowed, give 1 to 64, for example 50", options.tap);
   }
-  return {open_options(options), options.tap, options.keep};
+  EngineOptions engine;
+  engine.open = open_options(options);
+  engine.tap = options.tap;
+  engine.keep = options.keep;
+  engine.synthetic_layers = options.synthetic_layers;
+  return engine;
 }
 
 int checked_threads(int threads) {

@@ -17,6 +17,7 @@ struct SessionOptions {
   std::string device = "auto";
   int threads = 0;    // 0 = one per CPU
   bool keep = false;  // keep components loaded between runs
+  int synthetic_layers = 0;  // above 0: random weights of release size instead of files
 };
 
 struct DeviceInfo {
