@@ -85,6 +85,9 @@ constexpr Flag kFlags[] = {
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun,
      "Threads to compute with. Results do not depend on it."},
 
+    {"Computing", "shadow", "", K::none, "", "off", "", "", "", false, kRender,
+     "Repeat every operation on the reference back end and stop at the first that differs. Slow; for small runs."},
+
     {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4", "", "output", "", false, kRender,
      "The clip; the container follows from the ending: .mp4, .avi, .y4m."},
     {"Output", "wav", "", K::path, "FILE", "", "", "wav", "", false, kGenerate, "Also write the sound alone."},

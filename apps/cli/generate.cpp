@@ -181,7 +181,10 @@ int run_rerun(Arguments& arguments) {
   request.dumps = given.dumps;
   if (request.output == clip) fail(Code::usage, "output: %s is the clip itself, choose another name", clip.c_str());
   SessionOptions options = session_options(arguments);
-  if (options.models.empty()) options.models = recipe.models;
+  if (options.models.empty()) {
+    options.models = recipe.models;
+    options.synthetic_layers = recipe.synthetic_layers;
+  }
   if (options.tokenizer.empty()) options.tokenizer = recipe.tokenizer;
   if (options.partition.empty()) options.partition = recipe.partition;
   if (options.qkv_order.empty()) options.qkv_order = recipe.qkv_order;

@@ -33,6 +33,7 @@ SessionOptions session_options(const Arguments& arguments) {
   } else if (arguments.has("layers")) {
     fail(Code::usage, "--layers needs --weights random");
   }
+  options.shadow = arguments.on("shadow");
   return options;
 }
 

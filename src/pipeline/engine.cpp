@@ -1,5 +1,7 @@
 #include "pipeline/engine.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/synthetic.h"
 #include "pipeline/model_facts.h"
@@ -30,10 +32,15 @@ Recipe Engine::recipe(const Resolved& resolved) const {
   if (options_.open.qkv_order) recipe.qkv_order = name_of(*options_.open.qkv_order);
   for (const Component& component : files_.components) {
     if (component.role == Role::unknown) continue;
-    recipe.model_ids.push_back({name_of(component.role), component.source->id(), component.origin});
+    const ModelId id{name_of(component.role), component.source->id(), component.origin};
+    // One transformer may serve both partitions of a repository.
+    const bool known = std::any_of(recipe.model_ids.begin(), recipe.model_ids.end(),
+                                   [&](const ModelId& other) { return other.role == id.role && other.id == id.id; });
+    if (!known) recipe.model_ids.push_back(id);
   }
   recipe.tap = options_.tap;
-  recipe.device = ops_.name();
+  recipe.synthetic_layers = options_.synthetic_layers;
+  recipe.device = options_.device.empty() ? ops_.name() : options_.device;
   return recipe;
 }
 

@@ -20,10 +20,11 @@ struct FrameRun;  // model/vae/video_vae.h
 
 struct EngineOptions {
   OpenOptions open;
-  int tap = 0;        // hidden state of the text encoder; 0 = the model's own
+  int tap = 0;               // hidden state of the text encoder; 0 = the model's own
   int synthetic_layers = 0;  // above 0: random weights of release size with this many layers instead of files
-  bool keep = false;  // keep every component loaded between stages and runs (servers); otherwise each is released
-                      // as soon as it has done its part, so that the text encoder and the transformer never coexist
+  bool keep = false;   // keep every component loaded between stages and runs (servers); otherwise each is released
+                       // as soon as it has done its part, so that the text encoder and the transformer never coexist
+  std::string device;  // as recipes name it; "" = the name of the Ops
 };
 
 // Where the parts of a finished clip go besides files.

@@ -62,6 +62,7 @@ Json Recipe::to_json() const {
   }
   json.set("model_ids", std::move(ids));
   if (tap > 0) json.set("te_layers", tap);
+  if (synthetic_layers > 0) json.set("synthetic_layers", synthetic_layers);
   return json.set("device", device);
 }
 
@@ -92,6 +93,8 @@ Recipe Recipe::parse(const std::string& text, const std::string& what) {
       recipe.model_ids.push_back({id.at("role").as_string(), id.at("id").as_string(), id.at("origin").as_string()});
     }
     if (const Json* tap = json.find("te_layers")) recipe.tap = static_cast<int>(tap->as_int());
+    if (const Json* layers = json.find("synthetic_layers"))
+      recipe.synthetic_layers = static_cast<int>(layers->as_int());
     recipe.device = json.at("device").as_string();
     return recipe;
   } catch (const Error& error) {

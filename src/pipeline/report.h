@@ -30,8 +30,9 @@ struct Recipe {
   std::vector<std::string> models;  // paths and flags the model was opened with
   std::string tokenizer, partition, qkv_order;
   std::vector<ModelId> model_ids;
-  int tap = 0;         // as given; 0 = the model's own
-  std::string device;  // "cpu"
+  int tap = 0;               // as given; 0 = the model's own
+  int synthetic_layers = 0;  // of random weights in place of files
+  std::string device;        // "cpu"
 
   Json to_json() const;
   // Error(data) naming `what` when the text is not a recipe of this program.

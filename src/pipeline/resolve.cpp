@@ -291,6 +291,8 @@ Canvas Resolver::asked_canvas(std::string& from) {
 void Resolver::canvas() {
   std::string from;
   const Canvas asked = asked_canvas(from);
+  in_range("width", asked.width, kMinSide, kMaxSide, std::to_string(facts_.width).c_str());
+  in_range("height", asked.height, kMinSide, kMaxSide, std::to_string(facts_.height).c_str());
   out_.width = snap_side(asked.width);
   out_.height = snap_side(asked.height);
   if (out_.width != asked.width || out_.height != asked.height) {

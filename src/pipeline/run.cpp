@@ -451,9 +451,10 @@ void Run::decode_video() {
                             (c * static_cast<size_t>(r_.output_frames) + static_cast<size_t>(run.first)) * pixels);
           }
         });
+    // Before the clip appears: a dump that cannot be written then leaves no clip behind.
+    if (!kept.f32.empty()) take({"frames", {std::move(kept)}, {}});
     if (writer_) report_.files = writer_->finish();
   });
-  if (!kept.f32.empty()) take({"frames", {std::move(kept)}, {}});
   report_.findings = watchdog.findings();
   for (const Finding& finding : report_.findings) {
     if (!finding.ok) report_.warnings.push_back(finding.text);

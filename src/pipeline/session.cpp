@@ -1,14 +1,25 @@
 #include "pipeline/session.h"
 
+#include <optional>
+
 #include "backends/list.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "model/vae/video_vae.h"
+#include "ops/shadow.h"
 #include "pipeline/engine.h"
 #include "pipeline/setup.h"
 
 namespace h3 {
 namespace {
+
+// Every operation again on the oracle.
+std::unique_ptr<Ops> shadowed(std::unique_ptr<Ops> ops, Context& context) {
+  if (std::string(ops->name()) == "ref") {
+    fail(Code::usage, "shadow: the device is ref, the oracle itself, choose another device");
+  }
+  return make_shadow(std::move(ops), make_backend("ref", context));
+}
 
 EngineOptions engine_options(const SessionOptions& options) {
   if (options.tap < 0 || options.tap > 64) {
@@ -36,22 +47,28 @@ struct Session::State {
       : pool(checked_threads(options.threads)),
         context{pool, log},
         ops(make_backend(options.device, context)),
-        engine(context, *ops, engine_options(options)) {}
+        device(ops->name()) {
+    if (options.shadow) ops = shadowed(std::move(ops), context);
+    EngineOptions for_engine = engine_options(options);
+    for_engine.device = device;
+    engine.emplace(context, *ops, std::move(for_engine));
+  }
 
   ThreadPool pool;
   Context context;
   std::unique_ptr<Ops> ops;
-  Engine engine;
+  std::string device;  // of the back end that does the work
+  std::optional<Engine> engine;
 };
 
 Session::Session(const SessionOptions& options, Log& log) : state_(std::make_unique<State>(options, log)) {}
 Session::~Session() = default;
 
-const ModelFacts& Session::facts() const { return state_->engine.facts(); }
-std::string Session::device() const { return state_->ops->name(); }
-Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine.facts()); }
+const ModelFacts& Session::facts() const { return state_->engine->facts(); }
+std::string Session::device() const { return state_->device; }
+Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine->facts()); }
 
-std::vector<ModelId> Session::model_ids() const { return state_->engine.recipe({}).model_ids; }
+std::vector<ModelId> Session::model_ids() const { return state_->engine->recipe({}).model_ids; }
 
 RunReport Session::run(const Resolved& resolved, const Control& control, const FrameSink& sink) {
   RunHooks hooks;
@@ -71,7 +88,7 @@ RunReport Session::run(const Resolved& resolved, const Control& control, const F
       if (name == result.stage) write_stage(path, result);
     }
   };
-  return state_->engine.run(resolved, control, hooks);
+  return state_->engine->run(resolved, control, hooks);
 }
 
 }  // namespace h3

@@ -15,9 +15,10 @@ struct SessionOptions {
   std::string partition, qkv_order;  // "" = as the files declare
   int tap = 0;                       // hidden state of the text encoder; 0 = the model's own
   std::string device = "auto";
-  int threads = 0;    // 0 = one per CPU
-  bool keep = false;  // keep components loaded between runs
+  int threads = 0;           // 0 = one per CPU
+  bool keep = false;         // keep components loaded between runs
   int synthetic_layers = 0;  // above 0: random weights of release size instead of files
+  bool shadow = false;       // repeat every operation on the oracle and stop where the two differ
 };
 
 struct DeviceInfo {
