@@ -2,6 +2,8 @@
 // the run; nothing written.
 #include <cstring>
 #include <fstream>
+#include <limits>
+#include <span>
 
 #include "store/tensor_source.h"
 #include "tests/cli/program.h"
@@ -156,6 +158,27 @@ TEST_F(BadInput, MissingParts) {
   expect_refused(quick({"-m", "model"}), 2, {"no tokenizer", "tokenizer.json"});
   fs::remove(folder_ / "model/transformer");
   EXPECT_NE(run(quick({"-m", "model"})).code, 0);
+}
+
+TEST_F(BadInput, NotANumberInTheWeightsIsFoundWithItsStep) {
+  copy_demo(folder_ / "model");
+  const std::string transformer = kDemo + "/transformer/";
+  fs::remove(folder_ / "model/transformer");
+  fs::create_directories(folder_ / "model/transformer");
+  fs::copy_file(transformer + "config.json", folder_ / "model/transformer/config.json");
+  const std::unique_ptr<TensorSource> source = open_safetensors(transformer);
+  const TensorInfo* const bias = source->find("audio_proj_out.bias");
+  ASSERT_NE(bias, nullptr);
+  ASSERT_EQ(bias->format, Format::f32);
+  std::vector<float> poisoned(bias->data.size() / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+  std::vector<TensorToWrite> tensors;
+  for (const TensorInfo& tensor : source->tensors()) {
+    const bool planted = tensor.name == bias->name;
+    tensors.push_back({tensor.name, tensor.format, tensor.dims,
+                       planted ? std::as_bytes(std::span<const float>(poisoned)) : tensor.data});
+  }
+  write_safetensors(path("model/transformer/model.safetensors"), tensors, {});
+  expect_refused(quick({"-m", "model"}), 1, {"denoise at step 1 of 1", "audio velocity", "NaN"});
 }
 
 TEST_F(BadInput, KeyframeWithoutVisionTower) {

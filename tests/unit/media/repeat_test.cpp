@@ -58,7 +58,7 @@ TEST_P(Repeat, BytesDoNotDependOnTheHeap) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Containers, Repeat, testing::Values(".mp4", ".webm", ".avi", ".y4m"),
-                         [](const auto& info) { return std::string(info.param).substr(1); });
+                         [](const auto& container) { return std::string(container.param).substr(1); });
 
 }  // namespace
 }  // namespace h3
