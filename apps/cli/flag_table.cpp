@@ -80,7 +80,7 @@ constexpr Flag kFlags[] = {
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16", "precision",
      "", false, kGenerate | kBenchEval, "Arithmetic of the transformer and the text encoder."},
-    {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16", "vae_precision", "", false,
+    {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun,
      "Threads to compute with. Results do not depend on it."},

@@ -399,8 +399,8 @@ void Resolver::precision() {
   one_of("precision", compute, {"f32", "bf16"});
   out_.compute = compute == "bf16" ? Compute::bf16 : Compute::f32;
   const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
-  one_of("vae_precision", vae, {"f32", "bf16"});
-  out_.vae_compute = vae == "bf16" ? Compute::bf16 : Compute::f32;
+  one_of("vae_precision", vae, {"f32", "bf16", "f16"});
+  out_.vae_compute = vae == "bf16" ? Compute::bf16 : vae == "f16" ? Compute::f16 : Compute::f32;
   in_range("quality", asked_.quality.value_or(18), 0, 51, "18 (0 is lossless, 51 the smallest file)");
 }
 
@@ -466,7 +466,7 @@ void Resolver::explicit_request() {
   r.video_shift = out_.video_shift;
   r.audio_shift = out_.audio_shift;
   r.precision = out_.compute == Compute::bf16 ? "bf16" : "f32";
-  r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : "f32";
+  r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : out_.vae_compute == Compute::f16 ? "f16" : "f32";
 }
 
 }  // namespace
