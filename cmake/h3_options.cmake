@@ -40,6 +40,7 @@ endfunction()
 
 h3_resolve(FFMPEG libavformat>=59.27 libavcodec>=59.37 libswscale libswresample libavutil>=57.28)
 h3_resolve(UNICODE libutf8proc)
+h3_resolve(SERVER cpp-httplib>=0.11.4 sqlite3 prometheus-cpp-core libcrypto)
 
 # oneDNN has no pkg-config file in Debian.
 set(H3_HAVE_ONEDNN OFF)

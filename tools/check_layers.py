@@ -17,7 +17,7 @@ VENDOR = {
     r"^lib(av|sw)": ["src/media"],
     r"^utf8proc": ["src/model/text"],
     r"^(dnnl|oneapi/)": ["src/backends/cpu", "bench"],
-    r"^(httplib|sqlite3|prometheus/)": ["apps/server", "tests"],
+    r"^(httplib|sqlite3|prometheus/|openssl/)": ["apps/server", "tests"],
     r"^xxhash": ["src/store"],
     r"^Eigen/": ["apps/pack", "src/quant"],
 }

@@ -91,6 +91,8 @@ int dispatch(const std::vector<std::string>& words, std::span<const Command> com
   if (*command->positional == '\0' && !arguments.positional.empty()) {
     fail(Code::usage, "%s takes no argument, found %s", command->name, arguments.positional[0].c_str());
   }
+  arguments.command_line = words;
+  arguments.command_line.insert(arguments.command_line.begin(), "h3");
   return command->run(arguments);
 }
 

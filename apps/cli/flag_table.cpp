@@ -5,7 +5,7 @@ namespace h3 {
 namespace {
 
 constexpr uint32_t kRender = kGenerate | kRerun;
-constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval;
+constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kServe;
 constexpr uint32_t kModels = kRun | kInfo;
 using K = ValueKind;
 
@@ -17,7 +17,8 @@ constexpr Flag kFlags[] = {
      "A checkpoint file or folder; give as many as the model has. What each one is, is read from its tensors."},
     {"Model", "tokenizer", "", K::path, "PATH", "inside or beside the model files", "", "", "", false, kModels,
      "Folder with tokenizer.json, or with vocab.json and merges.txt."},
-    {"Model", "te-layers", "", K::whole, "N", "50 for the release, else from the config", "1..64", "", "", false, kRun,
+    {"Model", "te-layers", "", K::whole, "N", "50 for the release, else from the config", "1..64", "", "", false,
+     kRun,
      "Which hidden state of the text encoder the transformer reads."},
     {"Model", "partition", "", K::choice, "NAME", "as the files declare", "fl2va, ref2va", "", "", false, kModels,
      "Which half of the release the transformer is, where the files do not say."},
@@ -52,7 +53,8 @@ constexpr Flag kFlags[] = {
      "Shape of the picture; the size follows from the short edge."},
     {"Size and length", "short-edge", "", K::whole, "N", "the model's", "32..4096", "short_edge", "size", false,
      kGenerate, "Length of the shorter side, with --aspect or a keyframe."},
-    {"Size and length", "frames", "--video-frames", K::whole, "N", "the model's", "1..1450", "frames", "length", false,
+    {"Size and length", "frames", "--video-frames", K::whole, "N", "the model's", "1..1450", "frames", "length",
+     false,
      kGenerate, "Frames at 24 per second, snapped up to 17k+5: 5, 22, 39, 56, ... 124 ..."},
     {"Size and length", "seconds", "--duration --video-duration", K::number, "S", "", "up to 60.4", "seconds",
      "length", false, kGenerate, "Length in seconds instead of frames."},
@@ -78,7 +80,8 @@ constexpr Flag kFlags[] = {
 
     {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false, kRun,
      "Back end to compute with; see h3 devices."},
-    {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16", "precision",
+    {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16",
+     "precision",
      "", false, kGenerate | kBenchEval, "Arithmetic of the transformer and the text encoder."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
@@ -120,12 +123,47 @@ constexpr Flag kFlags[] = {
     {"Other programs' flags", "fps", "", K::whole, "N", "24", "24", "", "", false, kGenerate,
      "Accepted as 24 only: the model has no other rate."},
 
+    {"Serving", "host", "--listen-ip", K::text, "ADDRESS", "127.0.0.1", "", "", "", false, kServe,
+     "Address to listen on; 0.0.0.0 for every network."},
+    {"Serving", "port", "--listen-port", K::whole, "N", "8317", "0..65535", "", "", false, kServe,
+     "Port; 0 takes a free one."},
+    {"Serving", "api-key", "", K::text, "KEY", "", "", "", "", false, kServe,
+     "Clients must send it as Authorization: Bearer KEY. H3_API_KEY keeps it out of the process list."},
+    {"Serving", "data-dir", "", K::path, "DIR", "h3-data", "", "", "", false, kServe,
+     "Where jobs, uploads and clips are kept. One server per folder."},
+    {"Serving", "media-root", "", K::path, "DIR", "none", "", "", "", false, kServe,
+     "Clients may name pictures below this folder by path."},
+    {"Serving", "output-root", "", K::path, "DIR", "none", "", "", "", false, kServe,
+     "Clients may have clips written below this folder."},
+    {"Serving", "allow-urls", "", K::none, "", "off", "", "", "", false, kServe,
+     "Fetch pictures from public http and https addresses that clients give."},
+    {"Serving", "allow-host", "", K::text, "NAME", "", "", "", "", true, kServe,
+     "A name that clients may call this server by; addresses and localhost always may."},
+    {"Serving", "max-queue", "", K::whole, "N", "8", "1..10000", "", "", false, kServe,
+     "Jobs that may wait; more are answered 503 with Retry-After."},
+    {"Serving", "max-body", "", K::whole, "MIB", "64", "1..4096", "", "", false, kServe, "Largest request."},
+    {"Serving", "max-streams", "", K::whole, "N", "64", "1..800", "", "", false, kServe,
+     "Clients that may follow jobs at once."},
+    {"Serving", "keep-jobs", "", K::whole, "N", "200", "1..1000000", "", "", false, kServe, "Finished jobs to keep."},
+    {"Serving", "keep-hours", "", K::whole, "N", "168", "1..876000", "", "", false, kServe, "How long to keep them."},
+    {"Serving", "keep-gigabytes", "", K::whole, "N", "20", "1..1000000", "", "", false, kServe,
+     "How much room their clips may take."},
+    {"Serving", "rewriter", "", K::text, "URL", "none", "", "", "", false, kServe,
+     "OpenAI-compatible endpoint that improves prompts of requests with rewrite_prompt."},
+    {"Serving", "rewriter-key", "", K::text, "KEY", "", "", "", "", false, kServe, "Its key."},
+    {"Serving", "nice", "", K::whole, "N", "5", "0..19", "", "", false, kServe,
+     "Priority of the computing process below the answering one."},
+    {"Serving", "worker", "", K::none, "", "off", "", "", "", false, kServe,
+     "Set by the server for the process that computes; of no use by hand."},
+
     {"General", "config", "", K::path, "FILE", "", "", "", "", false, kRun,
      "Read flags from a file of name = value lines (TOML). The environment and the command line win over it."},
     {"General", "log-level", "", K::choice, "LEVEL", "warn", "error, warn, info, debug", "", "verbosity", false, kRun,
      "How much to say; info adds the time of every stage."},
-    {"General", "verbose", "-v", K::none, "", "off", "", "", "verbosity", false, kRun, "The same as --log-level info."},
-    {"General", "markdown", "", K::none, "", "off", "", "", "", false, kHelp, "Print docs/cli.md."},
+    {"General", "verbose", "-v", K::none, "", "off", "", "", "verbosity", false, kRun,
+     "The same as --log-level info."},
+    {"General", "markdown", "", K::none, "", "off", "", "", "", false, kHelp | kServe,
+     "Print docs/cli.md, or docs/http.md for serve."},
     {"General", "help", "-h", K::none, "", "", "", "", "", false, kEvery, "Print this text."},
 };
 // clang-format on

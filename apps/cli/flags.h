@@ -35,6 +35,7 @@ enum CommandBit : uint32_t {
   kRerun = 1u << 3,
   kBenchEval = 1u << 4,
   kHelp = 1u << 5,
+  kServe = 1u << 6,
   kEvery = ~0u
 };
 
@@ -73,6 +74,7 @@ struct Given {
 class Arguments {
  public:
   std::vector<std::string> positional;
+  std::vector<std::string> command_line;  // of the process, its name first
 
   bool has(const char* name) const { return find(name) != nullptr; }
   bool on(const char* name) const;  // a ValueKind::none flag

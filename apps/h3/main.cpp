@@ -3,6 +3,7 @@
 
 namespace h3 {
 int run_bench_eval(Arguments& arguments);
+int run_serve(Arguments& arguments);
 }
 
 namespace {
@@ -16,6 +17,10 @@ constexpr h3::Command kCommands[] = {
      "Writes CLIP-rerun beside it (or --output) and says whether the two files are identical.", h3::run_rerun},
     {"info", "", h3::kInfo, "[FILE]...", "Say what files are and what they still need",
      "Model files and folders are recognised by their tensors. A clip written by h3 shows its settings.", h3::run_info},
+    {"serve", "", h3::kServe, "[MODEL]...", "Answer HTTP requests and show a page, with the model kept ready",
+     "The page is at http://127.0.0.1:8317/, the API is described in docs/http.md. With no MODEL the embedded demo\n"
+     "model runs.",
+     h3::run_serve},
     {"bench eval", "", h3::kBenchEval, "[MODEL]...", "Score how well the demo model follows its prompts",
      "Renders the prompts of eval.json and applies its rules to picture and sound. 1 means that every rule holds.",
      h3::run_bench_eval},

@@ -19,10 +19,12 @@ struct Progress {
 class Control {
  public:
   std::function<void(const Progress&)> on_progress;  // called on the worker thread; may be empty
+  std::function<void()> on_check;                    // at every place where a run can stop; for tests that slow it down
 
   void request_stop() { stop_.store(true, std::memory_order_relaxed); }
   bool stop_requested() const { return stop_.load(std::memory_order_relaxed); }
   void check() const {
+    if (on_check) on_check();
     if (stop_requested()) throw Error(Code::cancelled, "stopped on request");
   }
   void progress(const char* stage, int64_t done, int64_t total) const {

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "media/media.h"
 #include "pipeline/inspect.h"
+#include "pipeline/model_facts.h"
 
 namespace h3 {
 OpenOptions open_options(const SessionOptions& options) {
@@ -44,6 +45,8 @@ std::string describe_models(const SessionOptions& options, bool json) {
   const ModelInfo info = inspect_models(open_model_files(open));
   return json ? info.to_json().dump(1) + "\n" : info.to_text();
 }
+
+ModelFacts read_facts(const SessionOptions& options) { return model_facts(open_model_files(open_options(options))); }
 
 std::string default_clip_name() { return clip_extensions().find(".mp4") != std::string::npos ? "h3.mp4" : "h3.y4m"; }
 

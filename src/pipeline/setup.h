@@ -29,6 +29,9 @@ std::vector<DeviceInfo> list_devices(Log& log);
 // What model files are and what they still need (pipeline/inspect.h), for a terminal or as JSON.
 std::string describe_models(const SessionOptions& options, bool json);
 
+// What can be asked of the model, without a device and without reading weights.
+ModelFacts read_facts(const SessionOptions& options);
+
 // "h3.mp4", or what a build without a video encoder can write.
 std::string default_clip_name();
 

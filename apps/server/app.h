@@ -1,0 +1,47 @@
+// What the endpoints share.
+#pragma once
+
+#include <atomic>
+
+#include "apps/server/dispatcher.h"
+#include "apps/server/fields.h"
+#include "apps/server/rewriter.h"
+#include "apps/server/serve.h"
+
+namespace h3::server {
+
+struct App {
+  App(const ServeOptions& serve_options, Log& server_log);
+
+  const ServeOptions& options;
+  Log& log;
+  ModelFacts facts;
+  Root media, outputs;
+  Rewriter rewriter;
+  Estimator estimator;
+  Metrics metrics;
+  JobBook book;
+  Dispatcher dispatcher;
+  std::atomic<int> streams{0};
+  std::function<int()> connections;  // set when the server listens
+};
+
+// ---- views.cpp: jobs as clients see them
+// brief: without the report and the resolved request, for lists.
+Json video_json(const App& app, const Snapshot& snapshot, bool brief = false);
+Json progress_json(const Snapshot& snapshot);
+std::string clip_type(const std::string& format);  // "video/mp4"
+
+// ---- intake.cpp: from a body to a job
+struct Intake {
+  Job job;
+  Resolved resolved;
+  std::vector<std::string> held;  // inputs to release when the job is in the book, or will never be
+};
+// Throws ApiError.
+Intake take_in(App& app, const HttpRequest& request);
+Intake take_in(App& app, Draft draft);
+// Submits what was taken in; ApiError 503 when the queue is full.
+JobBook::Accepted submit(App& app, const HttpRequest& request, Intake intake);
+
+}  // namespace h3::server

@@ -1,0 +1,85 @@
+// Every field that a request for a clip may have, in one table: names and aliases of the programs people come from, the
+// value each takes, and what it does. Parsing, /openapi.json and docs/http.md are made from it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/server/body.h"
+#include "base/error.h"
+#include "pipeline/request.h"
+
+namespace h3::server {
+
+// Where a picture, clip or sound comes from, before anything is read.
+struct MediaSource {
+  enum class Kind { bytes, path, url };
+  Kind kind = Kind::bytes;
+  std::string field;    // as the client spelled it
+  std::string content;  // the bytes, path or address
+};
+
+// A request for a clip as it was sent, understood but not yet checked against the model.
+struct Draft {
+  Request request;
+  Json canonical = Json::object();             // what was given, by canonical name; media replaced by their kind
+  std::map<std::string, std::string> spelled;  // field of Request -> name the client used
+  std::vector<std::string> warnings;
+  std::optional<MediaSource> first, last;
+  std::string task;    // t2va, fl2va or ref2va; "" = follows from the pictures
+  std::string format;  // ending of the clip without the dot; "" = the default
+  std::string output;  // where the clip goes besides the server's own folder
+  std::string model, user;
+  bool strict = false, rewrite = false;
+};
+
+enum class FieldKind { text, whole, number, boolean, seed, size, media, list, object };
+
+struct Field {
+  const char* name;     // canonical
+  const char* aliases;  // separated by blanks
+  FieldKind kind;
+  const char* engine;  // field of Request that it sets as it is; "" = `apply` does it
+  void (*apply)(Draft& draft, const Given& given);
+  // For fields without a function here: values that ask for nothing, as JSON separated by blanks. Any other value is
+  // refused when `refuse` is set or the request is strict, and answered with a warning otherwise.
+  const char* neutral;
+  bool refuse;
+  const char* allowed;
+  const char* help;
+};
+
+std::span<const Field> field_table();
+const char* name_of(FieldKind kind);
+
+// Throws ApiError 400 that names the field, its value and what is allowed.
+Draft draft_of(const std::vector<Given>& fields);
+
+// An engine error in the words of this API: "frames: ..." becomes "num_frames: ..." or the alias that was used.
+struct ApiError;
+ApiError to_api_error(const Error& error, const std::map<std::string, std::string>& spelled);
+
+// Helpers of the apply functions.
+[[noreturn]] void refuse_value(const Given& given, const std::string& allowed, const std::string& reason = "");
+MediaSource media_source(const Given& given);
+std::string text_of(const Given& given);
+double number_of(const Given& given, const std::string& allowed);
+int64_t whole_of(const Given& given, const std::string& allowed);
+bool boolean_of(const Given& given);
+void set_engine(Draft& draft, const Given& given, const char* engine, Json value);
+
+// conditions, references and sizes (fields_shapes.cpp).
+void apply_conditions(Draft& draft, const Given& given);
+void apply_size(Draft& draft, const Given& given);
+void apply_resolution(Draft& draft, const Given& given);
+void apply_aspect(Draft& draft, const Given& given);
+void apply_target_shape(Draft& draft, const Given& given);
+void apply_seconds(Draft& draft, const Given& given);
+void apply_first(Draft& draft, const Given& given);
+void apply_last(Draft& draft, const Given& given);
+void apply_frame_indices(Draft& draft, const Given& given);
+
+}  // namespace h3::server

@@ -1,0 +1,267 @@
+// Fields with a shape of their own: canvases, lengths, pictures and the official list of conditions.
+#include <cmath>
+
+#include "apps/server/fields.h"
+#include "apps/server/http.h"
+#include "base/error.h"
+
+namespace h3::server {
+namespace {
+
+bool parse_size(const std::string& text, int& width, int& height) {
+  const size_t split = text.find_first_of("xX*");
+  if (split == std::string::npos || split == 0 || split > 5 || text.size() - split > 6) return false;
+  const std::string left = text.substr(0, split), right = text.substr(split + 1);
+  if (right.empty() || (left + right).find_first_not_of("0123456789") != std::string::npos) return false;
+  width = std::stoi(left);
+  height = std::stoi(right);
+  return true;
+}
+
+void set_canvas(Draft& draft, const Given& given, int width, int height) {
+  set_engine(draft, given, "width", width);
+  set_engine(draft, given, "height", height);
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+// The first bytes of the pictures that are read, in base64 and plain.
+bool starts_like_base64_picture(const std::string& text) {
+  for (const char* magic : {"iVBORw0KGgo", "/9j/", "UklGR", "UDYK", "UDUK", "UDYg", "UDUg", "UDYN", "UDUN"}) {
+    if (text.rfind(magic, 0) == 0) return true;
+  }
+  return false;
+}
+
+// "data:image/png;base64,...."
+MediaSource data_url(const Given& given, const std::string& field, const std::string& text) {
+  const size_t comma = text.find(',');
+  const std::string head = comma == std::string::npos ? "" : lower(text.substr(5, comma - 5));
+  const bool base64 = head.size() >= 7 && head.compare(head.size() - 7, 7, ";base64") == 0;
+  MediaSource source{MediaSource::Kind::bytes, field, ""};
+  if (!base64) refuse_value({given.name, Json(text.substr(0, 40)), nullptr, false}, "data:image/png;base64,...");
+  if (!decode_base64(std::string_view(text).substr(comma + 1), source.content)) {
+    throw ApiError{400,   "invalid_media",    field + ": the data URL is not valid base64, encode the file again",
+                   field, text.substr(0, 40), "base64",
+                   0};
+  }
+  return source;
+}
+
+MediaSource from_text(const Given& given, const std::string& field, const std::string& text) {
+  const std::string start = lower(text.substr(0, 8));
+  if (start.rfind("data:", 0) == 0) return data_url(given, field, text);
+  if (start.rfind("http://", 0) == 0 || start.rfind("https://", 0) == 0) return {MediaSource::Kind::url, field, text};
+  if (start.rfind("file://", 0) == 0) return {MediaSource::Kind::path, field, text.substr(7)};
+  MediaSource source{MediaSource::Kind::bytes, field, ""};
+  if (starts_like_base64_picture(text) || text.size() > 1024) {
+    if (decode_base64(text, source.content)) return source;
+    throw ApiError{400,   "invalid_media",    field + ": it is neither a path nor valid base64, encode the file again",
+                   field, text.substr(0, 40), "a data URL, base64, a path below --media-root or an address",
+                   0};
+  }
+  if (text.empty() || text.find('\0') != std::string::npos || text.find("://") != std::string::npos) {
+    refuse_value(given, "a data URL, base64, a path below --media-root or an http(s) address");
+  }
+  return {MediaSource::Kind::path, field, text};
+}
+
+// {"image_url": "..."}, {"image_url": {"url": "..."}}, {"url": ...}, {"uri": ...}, {"b64_json": ...}, {"path": ...}
+MediaSource from_object(const Given& given) {
+  const Json* found = nullptr;
+  std::string name;
+  for (const auto& [key, value] : given.value.members()) {
+    if (value.is_null() || key == "type" || key == "detail") continue;
+    const bool known =
+        key == "image_url" || key == "url" || key == "uri" || key == "b64_json" || key == "data" || key == "path";
+    if (!known) {
+      throw ApiError{400,
+                     "unknown_field",
+                     given.name + ": unknown field \"" + key.substr(0, 60) + "\" of a picture",
+                     given.name + "." + key.substr(0, 60),
+                     "",
+                     "image_url, url, uri, b64_json, data or path",
+                     0};
+    }
+    if (found != nullptr) {
+      throw ApiError{400,        "conflict", given.name + ": it has " + name + " and " + key + ", give one of them",
+                     given.name, key,        "one of image_url, url, uri, b64_json, data or path",
+                     0};
+    }
+    found = &value;
+    name = key;
+  }
+  if (found != nullptr && found->is_object()) found = found->find("url");
+  if (found == nullptr || !found->is_string()) {
+    refuse_value(given, "an object with one of image_url, url, uri, b64_json, data or path");
+  }
+  if (name != "b64_json" && name != "data") return from_text(given, given.name, found->as_string());
+  MediaSource source{MediaSource::Kind::bytes, given.name, ""};
+  if (found->as_string().rfind("data:", 0) == 0) return data_url(given, given.name, found->as_string());
+  if (!decode_base64(found->as_string(), source.content)) {
+    throw ApiError{400,
+                   "invalid_media",
+                   given.name + ": " + name + " is not valid base64, encode the file again",
+                   given.name,
+                   found->as_string().substr(0, 40),
+                   "base64",
+                   0};
+  }
+  return source;
+}
+
+void place(Draft& draft, const Given& given, bool last, MediaSource source) {
+  std::optional<MediaSource>& slot = last ? draft.last : draft.first;
+  if (slot) {
+    const char* const what = last ? "the last frame" : "the first frame";
+    throw ApiError{
+        400,        "conflict", given.name + ": " + what + " is already given by " + slot->field + ", drop one",
+        given.name, "",         "one picture for each of first and last frame",
+        0};
+  }
+  draft.spelled[last ? "last_frame" : "first_frame"] = source.field;
+  slot = std::move(source);
+}
+
+int64_t frame_index(const Given& given, const Json& index) {
+  if (!index.is_integer() || (index.as_int() != 0 && index.as_int() != -1)) {
+    throw ApiError{400,
+                   "invalid_value",
+                   given.name + ": frame " + index.dump().substr(0, 40) +
+                       " is not possible, keyframes are the first "
+                       "frame (0) or the last one (-1)",
+                   given.name,
+                   index.dump().substr(0, 40),
+                   "0 or -1",
+                   0};
+  }
+  return index.as_int();
+}
+
+void apply_condition(Draft& draft, const Given& given, const Json& item) {
+  const auto text = [&](const char* key) {
+    const Json* const value = item.find(key);
+    return value != nullptr && value->is_string() ? value->as_string() : std::string();
+  };
+  if (!item.is_object()) refuse_value({given.name, item, nullptr, false}, "an object with type, uri and role");
+  for (const auto& [key, value] : item.members()) {
+    const bool known =
+        key == "type" || key == "uri" || key == "role" || key == "frame_index" || key == "start_time_seconds";
+    if (!known) {
+      throw ApiError{400,
+                     "unknown_field",
+                     given.name + ": unknown field \"" + key.substr(0, 60) + "\"",
+                     given.name + "." + key.substr(0, 60),
+                     "",
+                     "type, uri, role, frame_index, start_time_seconds",
+                     0};
+    }
+  }
+  const std::string role = text("role"), type = text("type");
+  if (type != "image" || (role != "keyframe" && !role.empty())) {
+    throw ApiError{400,
+                   "unsupported",
+                   given.name + ": a " + (type.empty() ? "condition" : type.substr(0, 20)) + " in the role \"" +
+                       role.substr(0, 20) + "\" is not possible, this server takes pictures as keyframes",
+                   given.name + ".role",
+                   role.substr(0, 20),
+                   "type image, role keyframe",
+                   0};
+  }
+  if (text("uri").empty()) {
+    throw ApiError{400,
+                   "invalid_value",
+                   given.name + ": uri is missing",
+                   given.name + ".uri",
+                   "",
+                   "a data URL, a path below --media-root or an http(s) address",
+                   0};
+  }
+  const Json* const index = item.find("frame_index");
+  const bool last = index != nullptr && !index->is_null() ? frame_index(given, *index) == -1 : draft.first.has_value();
+  place(draft, given, last, from_text(given, given.name, text("uri")));
+}
+
+}  // namespace
+
+MediaSource media_source(const Given& given) {
+  if (given.file) return {MediaSource::Kind::bytes, given.name, given.file->bytes};
+  if (given.value.is_object()) return from_object(given);
+  return from_text(given, given.name, text_of(given));
+}
+
+void apply_conditions(Draft& draft, const Given& given) {
+  if (!given.value.is_array()) refuse_value(given, "a list of objects with type, uri and role");
+  for (const Json& item : given.value.items()) apply_condition(draft, given, item);
+}
+
+// One picture, or a list of up to two in multipart clients.
+void apply_first(Draft& draft, const Given& given) {
+  if (given.value.is_array()) {
+    if (given.value.size() > 2) refuse_value(given, "one or two pictures");
+    for (const Json& item : given.value.items()) apply_first(draft, {given.name, item, nullptr, given.text});
+    return;
+  }
+  const bool second = given.name == "input_references" && draft.first.has_value();
+  place(draft, given, second, media_source(given));
+}
+
+void apply_last(Draft& draft, const Given& given) { place(draft, given, true, media_source(given)); }
+
+void apply_frame_indices(Draft& draft, const Given& given) {
+  const bool list = given.value.is_array();
+  std::vector<Json> indices = list ? given.value.items() : std::vector<Json>{given.value};
+  if (indices.size() > 2) refuse_value(given, "0, -1 or [0, -1]");
+  // The pictures are in order already; only a lone last frame or a swapped pair has to move.
+  for (const Json& index : indices) frame_index(given, index);
+  const auto wants_last = [&](size_t i) { return indices[i].as_int() == -1; };
+  if (indices.size() == 1 && wants_last(0) && draft.first && !draft.last) {
+    draft.last = std::move(draft.first);
+    draft.first.reset();
+    draft.spelled["last_frame"] = draft.last->field;
+  } else if (indices.size() == 2 && wants_last(0) && !wants_last(1)) {
+    std::swap(draft.first, draft.last);
+  }
+}
+
+void apply_size(Draft& draft, const Given& given) {
+  int width = 0, height = 0;
+  const std::string text = text_of(given);
+  if (text == "auto") return;
+  if (!parse_size(text, width, height)) refuse_value(given, "WIDTHxHEIGHT, for example 960x544");
+  set_canvas(draft, given, width, height);
+}
+
+void apply_resolution(Draft& draft, const Given& given) {
+  int width = 0, height = 0;
+  std::string text = given.value.is_integer() ? given.value.dump() : lower(text_of(given));
+  if (parse_size(text, width, height)) return set_canvas(draft, given, width, height);
+  if (!text.empty() && text.back() == 'p') text.pop_back();
+  if (text.empty() || text.size() > 4 || text.find_first_not_of("0123456789") != std::string::npos) {
+    refuse_value(given, "a short edge such as 768p, or WIDTHxHEIGHT");
+  }
+  set_engine(draft, given, "short_edge", std::stoi(text));
+}
+
+void apply_aspect(Draft& draft, const Given& given) {
+  const std::string text = text_of(given);
+  if (text == "auto" || text == "adaptive") return;  // of the keyframe, or the model's
+  set_engine(draft, given, "aspect", text);
+}
+
+void apply_target_shape(Draft& draft, const Given& given) {
+  const bool ok = given.value.is_array() && given.value.size() == 2 && given.value.at(0).is_integer() &&
+                  given.value.at(1).is_integer() && given.value.at(0).as_int() > 0 && given.value.at(1).as_int() > 0 &&
+                  given.value.at(0).as_int() < 100'000 && given.value.at(1).as_int() < 100'000;
+  if (!ok) refuse_value(given, "[height, width]");
+  set_canvas(draft, given, static_cast<int>(given.value.at(1).as_int()), static_cast<int>(given.value.at(0).as_int()));
+}
+
+void apply_seconds(Draft& draft, const Given& given) {
+  set_engine(draft, given, "seconds", number_of(given, "above 0, up to 60.4, for example 5"));
+}
+
+}  // namespace h3::server

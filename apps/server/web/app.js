@@ -1,0 +1,309 @@
+// The page: a form, the selected clip, the queue and the history. Everything that matters is kept by the server; the
+// draft of the form is kept in this browser.
+import {api, ApiError, blob, key} from './api.js';
+import {Frames} from './frames.js';
+import {lint, SKELETON} from './lint.js';
+import {Result} from './result.js';
+
+const $ = (id) => document.getElementById(id);
+const DRAFT = 'h3-draft', THEME = 'h3-theme';
+const FIELDS = ['prompt', 'size', 'num_frames', 'preset', 'num_inference_steps', 'seed', 'fit'];
+let model = null, jobs = [];
+const frames = new Frames($('form'), () => changed());
+const result = new Result({again, changed: refresh, failed: showError});
+
+// ---- form -------------------------------------------------------------------------------------------------------------
+function option(select, value, text) {
+  const item = document.createElement('option');
+  item.value = value;
+  item.textContent = text;
+  select.append(item);
+}
+
+function fillChoices() {
+  const seen = new Set();
+  const add = (width, height, text) => {
+    const size = `${width}x${height}`;
+    if (seen.has(size)) return;
+    seen.add(size);
+    option($('size'), size, `${size}${text}`);
+  };
+  add(model.defaults.width, model.defaults.height, ' (default)');
+  for (const canvas of model.canvases) add(canvas.width, canvas.height, ` (${canvas.aspect_ratio})`);
+  for (const length of model.lengths) {
+    option($('num_frames'), length.num_frames, `${length.seconds.toFixed(2)} s (${length.num_frames} frames)`);
+  }
+  for (const preset of model.presets) option($('preset'), preset, preset);
+  for (const turbo of model.turbos) option($('preset'), `turbo:${turbo}`, `turbo ${turbo}`);
+  $('num_frames').value = model.defaults.num_frames;
+  $('num_inference_steps').value = model.defaults.num_inference_steps;
+  $('seed').value = model.defaults.seed;
+  $('rewrite-row').hidden = !model.rewriter;
+  $('frames-row').hidden = !model.tasks.includes('fl2va');
+}
+
+function canvasSize() { return $('size').value.split('x').map(Number); }
+
+function values() {
+  const out = {prompt: $('prompt').value, size: $('size').value, num_frames: Number($('num_frames').value), audio: $('audio').checked};
+  if ($('num_inference_steps').value) out.num_inference_steps = Number($('num_inference_steps').value);
+  if ($('seed').value.trim()) out.seed = $('seed').value.trim();
+  if ($('preset').value.startsWith('turbo:')) out.turbo = $('preset').value.slice(6);
+  else if ($('preset').value) out.preset = $('preset').value;
+  if ($('rewrite_prompt').checked) out.rewrite_prompt = true;
+  if (frames.count > 0 && $('fit').value) out.fit = $('fit').value;
+  return out;
+}
+
+function saveDraft() {
+  const draft = {audio: $('audio').checked};
+  for (const name of FIELDS) draft[name] = $(name).value;
+  localStorage.setItem(DRAFT, JSON.stringify(draft));
+}
+
+function loadDraft() {
+  try {
+    const draft = JSON.parse(localStorage.getItem(DRAFT) || '{}');
+    for (const name of FIELDS) if (draft[name]) setField(name, draft[name]);
+    if ('audio' in draft) $('audio').checked = draft.audio;
+  } catch { /* an older draft */ }
+}
+
+function setField(name, value) {
+  const before = $(name).value;
+  $(name).value = value;
+  if ($(name).tagName === 'SELECT' && $(name).value !== String(value)) $(name).value = before;  // no such choice any more
+}
+
+let timer = 0;
+function changed() {
+  if (!model) return;
+  saveDraft();
+  const notes = lint($('prompt').value, frames.count);
+  $('lint').replaceChildren(...notes.map((note) => Object.assign(document.createElement('li'), {textContent: note})));
+  frames.draw(...canvasSize(), $('fit').value);
+  clearTimeout(timer);
+  timer = setTimeout(estimate, 400);
+}
+
+const time = (seconds) => seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
+
+async function estimate() {
+  if (!$('prompt').value.trim()) {
+    $('estimate').textContent = '';
+    return;
+  }
+  try {
+    const plan = await api.estimate(values());
+    const parts = [`${plan.size}, ${plan.seconds} s, ${plan.num_inference_steps} evaluations`];
+    parts.push(plan.work_seconds === null ? 'time unknown until the first clip was made'
+      : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
+    if (plan.peak_memory_mb) parts.push(`about ${plan.peak_memory_mb} MiB of memory`);
+    if (plan.jobs_ahead > 0) parts.push(plan.wait_seconds === null ? `${plan.jobs_ahead} ahead` : `${plan.jobs_ahead} ahead, ${time(plan.wait_seconds)}`);
+    $('estimate').textContent = parts.join(' · ');
+    clearError();
+  } catch (error) {
+    $('estimate').textContent = '';
+    showError(error);
+  }
+}
+
+const PARAMS = {size: 'size', width: 'size', height: 'size', input_reference: 'first', last_frame_image: 'last', rewrite_prompt: 'rewrite_prompt'};
+
+function clearError() {
+  $('error').hidden = true;
+  for (const field of document.querySelectorAll('[aria-invalid]')) field.removeAttribute('aria-invalid');
+}
+
+function showError(error) {
+  if (error instanceof ApiError && error.status === 401) return askKey();
+  clearError();
+  $('error').textContent = error.message;
+  $('error').hidden = false;
+  const field = $(PARAMS[error.param] || error.param || '');
+  if (field) field.setAttribute('aria-invalid', 'true');
+}
+
+async function submit(event) {
+  event.preventDefault();
+  const body = new FormData();
+  for (const [name, value] of Object.entries(values())) body.append(name, value);
+  if (frames.files.first) body.append('input_reference', frames.files.first);
+  if (frames.files.last) body.append('last_frame_image', frames.files.last);
+  $('submit').disabled = true;
+  try {
+    const job = await api.submit(body);
+    clearError();
+    select(job.id);
+    await refresh();
+  } catch (error) {
+    showError(error);
+  }
+  $('submit').disabled = false;
+}
+
+function reroll() {
+  const parts = crypto.getRandomValues(new Uint32Array(2));
+  $('seed').value = String(BigInt(parts[0]) << 20n | BigInt(parts[1] >>> 12));
+  changed();
+}
+
+async function again(job, newSeed) {
+  setField('prompt', job.prompt);
+  setField('size', job.size);
+  setField('num_frames', job.num_frames);
+  setField('num_inference_steps', job.num_inference_steps);
+  setField('fit', job.request.fit || '');
+  $('seed').value = job.seed;
+  $('audio').checked = job.request.audio !== false;
+  for (const [slot, name] of [['first', 'first_frame'], ['last', 'last_frame']]) {
+    const path = job.inputs[name];
+    if (!path) {
+      await frames.set(slot, null);
+      continue;
+    }
+    const picture = await blob(path);
+    await frames.set(slot, new File([picture], name, {type: picture.type}));
+  }
+  if (newSeed) reroll();
+  changed();
+  $('prompt').focus();
+}
+
+// ---- lists ------------------------------------------------------------------------------------------------------------
+function button(text, label, action) {
+  const item = document.createElement('button');
+  Object.assign(item, {type: 'button', className: 'quiet', textContent: text});
+  item.setAttribute('aria-label', label);
+  item.addEventListener('click', async () => {
+    try {
+      await action();
+      await refresh();
+    } catch (error) {
+      showError(error);
+    }
+  });
+  return item;
+}
+
+function row(job, detail, buttons) {
+  const item = document.createElement('li'), what = document.createElement('div');
+  item.dataset.id = job.id;
+  what.className = 'what';
+  what.append(Object.assign(document.createElement('b'), {textContent: job.prompt}));
+  what.append(Object.assign(document.createElement('span'), {textContent: detail}));
+  item.append(what, ...buttons);
+  return item;
+}
+
+function show(list, items) {
+  // Rebuilding while somebody is on a button would take the focus away from it.
+  const focus = document.activeElement;
+  const held = list.contains(focus) ? [focus.closest('li').dataset.id, focus.getAttribute('aria-label')] : null;
+  list.replaceChildren(...items);
+  if (!held) return;
+  for (const item of list.querySelectorAll('button')) {
+    if (item.closest('li').dataset.id === held[0] && item.getAttribute('aria-label') === held[1]) item.focus();
+  }
+}
+
+function draw() {
+  const open = jobs.filter((job) => job.status === 'queued' || job.status === 'in_progress')
+    .sort((a, b) => (a.queue_position || 0) - (b.queue_position || 0));
+  const waiting = open.filter((job) => job.status === 'queued');
+  show($('queue'), open.map((job) => {
+    const about = `${job.size}, ${job.seconds} s`;
+    const place = job.queue_position;
+    const moves = job.status !== 'queued' ? [] : [
+      ...(place > 1 ? [button('Up', `Move up: ${job.prompt}`, () => api.move(job.id, place - 1))] : []),
+      ...(place < waiting.length ? [button('Down', `Move down: ${job.prompt}`, () => api.move(job.id, place + 1))] : [])];
+    const wait = job.wait_seconds === null ? '' : `, starts in ${time(job.wait_seconds)}`;
+    return row(job, job.status === 'queued' ? `${place}. ${about}${wait}` : `running, ${job.progress} %, ${about}`, [
+      ...moves, button('Show', `Show: ${job.prompt}`, () => select(job.id)),
+      button('Cancel', `Cancel: ${job.prompt}`, () => api.cancel(job.id))]);
+  }));
+  const done = jobs.filter((job) => !open.includes(job));
+  show($('history'), done.map((job) => row(job, `${job.status}, ${job.size}, ${job.seconds} s, seed ${job.seed}`, [
+    button('Show', `Show: ${job.prompt}`, () => select(job.id)),
+    button('Again', `Again with: ${job.prompt}`, () => again(job, false)),
+    button('Delete', `Delete: ${job.prompt}`, async () => {
+      await api.remove(job.id);
+      if (location.hash === `#${job.id}`) location.hash = '';
+    })])));
+  $('queue-empty').hidden = open.length > 0;
+  $('history-empty').hidden = done.length > 0;
+}
+
+async function refresh() {
+  try {
+    const ready = await api.ready();
+    $('key-open').hidden = !ready.needs_key;
+    $('state').textContent = ready.ready ? `${ready.model} on ${ready.device}` : `not ready: ${ready.problem}`;
+    jobs = await api.list();
+    draw();
+  } catch (error) {
+    if (error.status === 401) return askKey();
+    $('state').textContent = 'the server does not answer, trying again';
+  }
+}
+
+// ---- the selected clip, in the address so that a reload keeps it -------------------------------------------------------
+function select(id) {
+  if (location.hash === `#${id}`) result.show(id);
+  else location.hash = id;
+}
+function fromAddress() { result.show(location.hash.slice(1)); }
+
+function askKey() {
+  const dialog = $('key-dialog');
+  if (dialog.open) return;
+  $('key').value = '';
+  dialog.showModal();
+}
+
+function toggleTheme() {
+  const dark = matchMedia('(prefers-color-scheme: dark)').matches;
+  const now = document.documentElement.dataset.theme || (dark ? 'dark' : 'light');
+  const next = now === 'dark' ? 'light' : 'dark';
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem(THEME, next);
+}
+
+async function start() {
+  if (localStorage.getItem(THEME)) document.documentElement.dataset.theme = localStorage.getItem(THEME);
+  $('theme').addEventListener('click', toggleTheme);
+  $('key-open').addEventListener('click', askKey);
+  $('key-dialog').addEventListener('close', () => {
+    key.set($('key').value.trim());
+    location.reload();
+  });
+  try {
+    model = await api.model();
+  } catch (error) {
+    await refresh();
+    if (error.status !== 401) setTimeout(() => location.reload(), 3000);
+    return;
+  }
+  fillChoices();
+  loadDraft();
+  $('form').addEventListener('input', changed);
+  $('form').addEventListener('submit', submit);
+  $('reroll').addEventListener('click', reroll);
+  $('skeleton').addEventListener('click', () => {
+    const text = $('prompt').value.trim();
+    $('prompt').value = text ? SKELETON.replace('[Shot 1] ', `[Shot 1] ${text}`) : SKELETON;
+    changed();
+    $('prompt').focus();
+  });
+  $('prompt').addEventListener('keydown', (event) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) $('form').requestSubmit();
+  });
+  addEventListener('hashchange', fromAddress);
+  await refresh();
+  fromAddress();
+  changed();
+  setInterval(refresh, 2000);
+  document.body.dataset.ready = 'yes';
+}
+
+start();

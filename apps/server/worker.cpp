@@ -1,0 +1,192 @@
+// The worker's side: one job at a time, with the model kept hot between them.
+#include "apps/server/worker.h"
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <csignal>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#include "apps/server/body.h"
+#include "base/error.h"
+#include "base/knobs.h"
+#include "pipeline/session.h"
+
+namespace h3::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What tests need to meet a job in the middle: a pause at every block of the denoiser, and a failure at a stage of the
+// first attempt ("device@denoise", "kill@decode video").
+struct TestKnobs {
+  std::chrono::milliseconds pause{0};
+  std::string pause_stage, fault, fault_stage;
+
+  static TestKnobs read() {
+    TestKnobs knobs;
+    const std::string pause = env_knob("TEST_BLOCK_MS"), fault = env_knob("TEST_FAULT");
+    if (!pause.empty()) knobs.pause = std::chrono::milliseconds(std::atoi(pause.c_str()));
+    knobs.pause_stage = env_knob("TEST_BLOCK_STAGE");
+    if (knobs.pause_stage.empty()) knobs.pause_stage = "denoise";
+    const size_t split = fault.find('@');
+    if (split != std::string::npos) {
+      knobs.fault = fault.substr(0, split);
+      knobs.fault_stage = fault.substr(split + 1);
+    }
+    return knobs;
+  }
+};
+
+Json facts_json(const ModelFacts& facts) {
+  return Json::object({{"name", facts.name},
+                       {"width", facts.width},
+                       {"height", facts.height},
+                       {"frames", facts.frames},
+                       {"evaluations", facts.evaluations}});
+}
+
+class Worker {
+ public:
+  Worker(const WorkerOptions& options, Log& log) : options_(options), log_(log), channel_(kWorkerSocket) {}
+
+  int run() {
+    try {
+      Session session(session_options(), log_);
+      Json ids = Json::array();
+      for (const ModelId& id : session.model_ids()) {
+        ids.push(Json::object({{"role", id.role}, {"id", id.id}, {"origin", id.origin}}));
+      }
+      channel_.send(Json::object({{"event", "ready"},
+                                  {"device", session.device()},
+                                  {"model", facts_json(session.facts())},
+                                  {"model_ids", std::move(ids)},
+                                  {"pid", static_cast<int64_t>(::getpid())}}));
+      std::thread reader([this] { read_commands(); });
+      reader.detach();  // ends with the process
+      for (;;) run_job(session, next());
+    } catch (const Error& error) {
+      channel_.send(Json::object({{"event", "fatal"}, {"code", name_of(error.code())}, {"message", error.what()}}));
+    } catch (const std::exception& error) {
+      channel_.send(Json::object({{"event", "fatal"}, {"code", "memory"}, {"message", error.what()}}));
+    }
+    return 1;
+  }
+
+ private:
+  SessionOptions session_options() const {
+    SessionOptions session = options_.session;
+    session.keep = true;
+    return session;
+  }
+
+  void read_commands() {
+    while (!channel_.closed()) {
+      const std::optional<Json> message = channel_.receive(3600);
+      if (!message) continue;
+      const std::lock_guard lock(mutex_);
+      if (message->at("op").as_string() == "run") {
+        commands_.push_back(*message);
+        wake_.notify_one();
+      } else if (control_ != nullptr && message->at("job").as_string() == job_) {
+        control_->request_stop();
+      }
+    }
+    // The server is gone, and with it everybody who waits for this job.
+    ::_exit(0);
+  }
+
+  Json next() {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return !commands_.empty(); });
+    Json command = std::move(commands_.front());
+    commands_.pop_front();
+    return command;
+  }
+
+  void report(const Progress& progress) {
+    const Clock::time_point now = Clock::now();
+    // A hundred streams may listen: every step and every new stage, otherwise ten times a second.
+    const bool stage = stage_ != progress.stage;
+    if (!stage && progress.done < progress.total && now - reported_ < std::chrono::milliseconds(100)) return;
+    stage_ = progress.stage;
+    reported_ = now;
+    channel_.send(Json::object({{"event", "progress"},
+                                {"job", job_},
+                                {"stage", progress.stage},
+                                {"done", progress.done},
+                                {"total", progress.total}}));
+    inject_fault();
+  }
+
+  void inject_fault() const {
+    if (attempt_ > 1 || knobs_.fault.empty() || stage_ != knobs_.fault_stage) return;
+    if (knobs_.fault == "kill") ::raise(SIGKILL);
+    if (knobs_.fault == "device") fail(Code::device, "the device reported an uncorrectable memory error");
+    if (knobs_.fault == "data") fail(Code::data, "a file changed while it was read");
+  }
+
+  void pause() const {
+    if (knobs_.pause.count() > 0 && stage_ == knobs_.pause_stage) std::this_thread::sleep_for(knobs_.pause);
+  }
+
+  void run_job(Session& session, const Json& command) {
+    Control control;
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = command.at("job").as_string();
+      control_ = &control;
+    }
+    attempt_ = command.at("attempt").as_int();
+    stage_.clear();
+    control.on_progress = [this](const Progress& progress) { report(progress); };
+    if (knobs_.pause.count() > 0) control.on_check = [this] { pause(); };
+    const auto failed = [&](const char* code, const std::string& message) {
+      channel_.send(Json::object({{"event", "failed"}, {"job", job_}, {"code", code}, {"message", message}}));
+    };
+    try {
+      Request request = Request::from_json(command.at("request"));
+      request.output = command.at("output").as_string();
+      const Resolved resolved = session.resolve(request);
+      const RunReport report = session.run(resolved, control);
+      channel_.send(Json::object({{"event", "done"}, {"job", job_}, {"report", report.to_json()}}));
+    } catch (const Error& error) {
+      failed(name_of(error.code()), error.what());
+    } catch (const std::bad_alloc&) {
+      failed("memory", "out of memory, ask for a smaller or shorter clip");
+    }
+    const std::lock_guard lock(mutex_);
+    control_ = nullptr;
+  }
+
+  const WorkerOptions& options_;
+  Log& log_;
+  const TestKnobs knobs_ = TestKnobs::read();
+  Channel channel_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Json> commands_;
+  Control* control_ = nullptr;  // of the running job
+  std::string job_, stage_;
+  int64_t attempt_ = 0;
+  Clock::time_point reported_{};
+};
+
+}  // namespace
+
+int run_worker(const WorkerOptions& options, Log& log) {
+  // The server decides when to stop; a terminal's Ctrl-C reaches both.
+  std::signal(SIGINT, SIG_IGN);
+  std::signal(SIGTERM, SIG_IGN);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::setpriority(PRIO_PROCESS, 0, options.nice);
+  return Worker(options, log).run();
+}
+
+}  // namespace h3::server

@@ -1,0 +1,53 @@
+// The process that owns the device. It is this program again, started by the server with a socket: whatever happens to
+// it - a lost GPU context, a crash, the kernel's out-of-memory killer - the server, its queue and its clients live on.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "apps/server/channel.h"
+#include "pipeline/setup.h"
+
+namespace h3::server {
+
+inline constexpr int kWorkerSocket = 3;  // the worker's end, as descriptor
+
+struct WorkerOptions {
+  SessionOptions session;
+  int nice = 5;            // so that the server answers while the worker computes
+  int preview_edge = 256;  // longest side of previews; 0 = none
+};
+
+// The worker's main function: serves the socket until it closes. Returns the exit code.
+//   to the worker    {"op": "run", "job", "request", "attempt", "output"} · {"op": "stop", "job"}
+//   from the worker  {"event": "ready", "device", "facts", ...} · {"event": "fatal", "code", "message"}
+//                    {"event": "progress", "job", "stage", "done", "total"} · {"event": "preview", "job", "step",
+//                    "png"}
+//                    {"event": "done", "job", "report"} · {"event": "failed", "job", "code", "message"}
+int run_worker(const WorkerOptions& options, Log& log);
+
+// The server's end.
+class WorkerProcess {
+ public:
+  // Starts this program with its own arguments (of the server) plus --worker. Error(io).
+  explicit WorkerProcess(const std::vector<std::string>& arguments);
+  ~WorkerProcess();  // kills it
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  Channel& channel() { return *channel_; }
+  pid_t pid() const { return pid_; }
+  // After the channel closed: "it was killed by signal 9 (Killed)", "it ended with code 1".
+  std::string how_it_ended();
+
+ private:
+  pid_t pid_ = -1;
+  std::unique_ptr<Channel> channel_;
+};
+
+const char* name_of(Code code);
+
+}  // namespace h3::server
