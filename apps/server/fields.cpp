@@ -258,6 +258,12 @@ Json typed(const Field& field, const Given& given) {
   }
 }
 
+// Clients send null or an empty form field for "not set". A null seed means a drawn one.
+bool is_unset(const Field& field, const Given& given) {
+  if (given.file || field.kind == K::seed) return false;
+  return given.value.is_null() || (given.text && given.value.is_string() && given.value.as_string().empty());
+}
+
 bool is_neutral(const Field& field, const Given& given) {
   if (given.file) return false;
   if (given.value.is_null()) return true;
@@ -277,10 +283,7 @@ void without_function(Draft& draft, const Field& field, const Given& given) {
 
 void apply(Draft& draft, const Field& field, const Given& given) {
   if (field.apply == nullptr && *field.engine == '\0') return without_function(draft, field, given);
-  // Clients send null or an empty form field for "not set".
-  const bool unset = !given.file && (given.value.is_null() ||
-                                     (given.text && given.value.is_string() && given.value.as_string().empty()));
-  if (unset && field.kind != K::seed) return;
+  if (is_unset(field, given)) return;
   if (field.apply != nullptr) {
     field.apply(draft, given);
   } else {
@@ -370,6 +373,7 @@ Draft draft_of(const std::vector<Given>& fields) {
   for (const Given& given : in_order(fields)) {
     const Field* const field = find_field(given.name);
     const bool repeats = field->kind == K::list;
+    if (is_unset(*field, given)) continue;
     const auto [before, fresh] = seen.emplace(field->name, &given);
     if (!fresh && !repeats && before->second->value.dump() != given.value.dump()) {
       throw ApiError{400,

@@ -205,7 +205,7 @@ class Fields(ServerTest):
         lone = self.resolved(conditions=official[1:])["resolved"]
         self.assertTrue("first_frame.fit" not in lone and "last_frame.fit" in lone)
         self.wrong("input_reference", "conflict", input_reference={"b64_json": plain, "url": url})
-        self.wrong("input_reference", "conflict", input_reference=url, conditions=official[:1])
+        self.wrong("conditions", "conflict", input_reference=url, conditions=official[:1])
         self.wrong("input_reference", "invalid_media", input_reference="data:image/png;base64,AAAA")
         self.wrong("input_reference", "invalid_media", input_reference=plain[:400] + "!" * 900)
         self.wrong("conditions.extra", "unknown_field", conditions=[{"type": "image", "uri": url, "extra": 1}])

@@ -176,13 +176,16 @@ def events(server, job_id, seconds=60, path=None):
     response = connection.getresponse()
     assert response.status == 200, response.read()
     name = None
-    for raw in response:
-        line = raw.decode().rstrip("\n")
-        if line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            yield name, json.loads(line[6:])
-    connection.close()
+    try:
+        for raw in response:
+            line = raw.decode().rstrip("\n")
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                yield name, json.loads(line[6:])
+    finally:
+        response.close()
+        connection.close()
 
 
 class ServerTest(unittest.TestCase):

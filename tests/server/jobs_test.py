@@ -3,7 +3,7 @@ import concurrent.futures
 
 from harness import *
 
-BLOCK_MS = 150  # a job slowed to this per block
+BLOCK_MS = 50  # a job slowed to this per block
 
 
 class Queue(ServerTest):
@@ -108,8 +108,9 @@ class Stopping(ServerTest):
     def test_stream_survives_nobody(self):
         """A follower that leaves changes nothing for the job."""
         job_id = self.server.submit(steps=2)
-        for _ in events(self.server, job_id):
-            break
+        stream = events(self.server, job_id)
+        next(stream)
+        stream.close()
         self.assertEqual(self.server.finished(job_id)["status"], "completed")
 
 
