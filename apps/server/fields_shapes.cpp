@@ -80,7 +80,7 @@ MediaSource from_object(const Given& given) {
     if (!known) {
       throw ApiError{400,
                      "unknown_field",
-                     given.name + ": unknown field \"" + key.substr(0, 60) + "\" of a picture",
+                     given.name + "." + key.substr(0, 60) + ": unknown field of a picture",
                      given.name + "." + key.substr(0, 60),
                      "",
                      "image_url, url, uri, b64_json, data or path",
@@ -153,7 +153,7 @@ void apply_condition(Draft& draft, const Given& given, const Json& item) {
     if (!known) {
       throw ApiError{400,
                      "unknown_field",
-                     given.name + ": unknown field \"" + key.substr(0, 60) + "\"",
+                     given.name + "." + key.substr(0, 60) + ": unknown field",
                      given.name + "." + key.substr(0, 60),
                      "",
                      "type, uri, role, frame_index, start_time_seconds",
