@@ -164,8 +164,8 @@ void apply_condition(Draft& draft, const Given& given, const Json& item) {
   if (type != "image" || (role != "keyframe" && !role.empty())) {
     throw ApiError{400,
                    "unsupported",
-                   given.name + ": a " + (type.empty() ? "condition" : type.substr(0, 20)) + " in the role \"" +
-                       role.substr(0, 20) + "\" is not possible, this server takes pictures as keyframes",
+                   given.name + ".role: type \"" + type.substr(0, 20) + "\" in the role \"" + role.substr(0, 20) +
+                       "\" is not possible, this server takes pictures as keyframes",
                    given.name + ".role",
                    role.substr(0, 20),
                    "type image, role keyframe",
