@@ -148,28 +148,7 @@ namespace {
 struct VideoLengths {
   const VideoVaeConfig& c;
   int64_t in = 0, out = 0;
-  int64_t operator()(VideoDim dim) const {
-    switch (dim) {
-      case VideoDim::none: return 0;
-      case VideoDim::one: return 1;
-      case VideoDim::three: return 3;
-      case VideoDim::pixels: return c.pixels;
-      case VideoDim::latent: return c.latent;
-      case VideoDim::moments: return 2 * c.latent;
-      case VideoDim::hidden: return c.hidden;
-      case VideoDim::inner: return c.inner();
-      case VideoDim::inner3: return 3 * c.inner();
-      case VideoDim::ffn: return c.ffn;
-      case VideoDim::ffn2: return 2 * c.ffn;
-      case VideoDim::registers: return c.registers;
-      case VideoDim::patch: return c.patch();
-      case VideoDim::first: return c.channels.front();
-      case VideoDim::last: return c.channels.back();
-      case VideoDim::in: return in;
-      case VideoDim::out: return out;
-    }
-    return 0;
-  }
+  int64_t operator()(VideoDim dim) const { return dim_value(dim, c, in, out); }
 };
 
 template <typename Group, size_t kRows>

@@ -1,5 +1,5 @@
-// CudaOps: the semantic operations on one card and one stream. Bodies are in kernels/*.cu (own kernels), linear.cpp
-// (cuBLASLt) and attention_dnn.cpp (cuDNN).
+// CudaOps: the semantic operations on one card and one stream. Bodies are in kernels/*.cu (own kernels),
+// linear_plans.cpp (cuBLASLt) and attention_dnn.cpp (cuDNN).
 #pragma once
 
 #include <cublasLt.h>
@@ -29,8 +29,8 @@ struct StreamOwner {
   StreamOwner& operator=(const StreamOwner&) = delete;
 };
 
-class LinearPlans;     // linear.cpp
-class DnnAttention;    // attention_dnn.cpp
+class LinearPlans;   // linear_plans.h
+class DnnAttention;  // attention_dnn.h
 
 class CudaOps final : public Ops {
  public:

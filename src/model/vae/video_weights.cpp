@@ -191,6 +191,8 @@ void check_config(const Component& component, const VideoVaeConfig& c) {
   }
 }
 
+}  // namespace
+
 int64_t dim_value(VideoDim dim, const VideoVaeConfig& c, int64_t in, int64_t out) {
   switch (dim) {
     case VideoDim::none: return 0;
@@ -213,6 +215,8 @@ int64_t dim_value(VideoDim dim, const VideoVaeConfig& c, int64_t in, int64_t out
   }
   return 0;
 }
+
+namespace {
 
 struct Binding {
   WeightBinder& binder;

@@ -59,6 +59,9 @@ enum class VideoDim : uint8_t {
   out
 };
 
+// Length of an axis; `in` and `out` are the channels of the convolution block being bound.
+int64_t dim_value(VideoDim dim, const VideoVaeConfig& config, int64_t in, int64_t out);
+
 using TensorField = const TensorInfo*;
 
 template <class Group>

@@ -11,7 +11,7 @@ namespace {
 constexpr int kOut = 64, kPos = 64, kDepth = 16, kThreads = 256;
 
 struct CudaConv final : Conv {
-  Buffer weight, offsets, bias_buffer;  // [out, depth] f32; bias [out] f32
+  Buffer weight, bias_buffer;  // [out, depth] f32; bias [out] f32
   int64_t depth = 0;
 };
 
