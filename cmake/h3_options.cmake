@@ -42,14 +42,17 @@ h3_resolve(FFMPEG libavformat>=59.27 libavcodec>=59.37 libswscale libswresample 
 h3_resolve(UNICODE libutf8proc)
 h3_resolve(SERVER cpp-httplib>=0.11.4 sqlite3 prometheus-cpp-core libcrypto)
 
-# oneDNN has no pkg-config file in Debian.
+# oneDNN has no pkg-config file in Debian, and its CMake package insists on OpenCL's headers, which we never use.
 set(H3_HAVE_ONEDNN OFF)
 if(NOT H3_ONEDNN STREQUAL "OFF")
-  find_package(dnnl CONFIG QUIET)
-  if(dnnl_FOUND)
+  find_path(H3_ONEDNN_INCLUDE_DIR dnnl.hpp)
+  find_library(H3_ONEDNN_LIBRARY dnnl)
+  mark_as_advanced(H3_ONEDNN_INCLUDE_DIR H3_ONEDNN_LIBRARY)
+  if(H3_ONEDNN_INCLUDE_DIR AND H3_ONEDNN_LIBRARY)
     set(H3_HAVE_ONEDNN ON)
     add_library(h3_dep_onednn INTERFACE)
-    target_link_libraries(h3_dep_onednn INTERFACE DNNL::dnnl)
+    target_include_directories(h3_dep_onednn SYSTEM INTERFACE ${H3_ONEDNN_INCLUDE_DIR})
+    target_link_libraries(h3_dep_onednn INTERFACE ${H3_ONEDNN_LIBRARY})
     target_compile_definitions(h3_dep_onednn INTERFACE H3_HAVE_ONEDNN=1)
   elseif(H3_ONEDNN STREQUAL "ON")
     message(FATAL_ERROR "H3_ONEDNN=ON but oneDNN was not found; install libdnnl-dev or use H3_ONEDNN=AUTO")
