@@ -1,9 +1,9 @@
 // The program: every command it has.
 #include "apps/cli/command.h"
+#include "apps/h3/serve.h"
 
 namespace h3 {
 int run_bench_eval(Arguments& arguments);
-int run_serve(Arguments& arguments);
 }
 
 namespace {

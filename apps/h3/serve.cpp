@@ -1,7 +1,8 @@
-// h3 serve: from flags to the server's options.
+// From flags to the server's options.
+#include "apps/h3/serve.h"
+
 #include <cstdio>
 
-#include "apps/cli/command.h"
 #include "apps/cli/run_flags.h"
 #include "apps/cli/terminal.h"
 #include "base/error.h"
@@ -52,13 +53,16 @@ server::ServeOptions serve_options(const Arguments& arguments) {
 
 }  // namespace
 
-int run_serve(Arguments& arguments) {
+int run_serve(Arguments& arguments) { return run_serve(arguments, {}); }
+
+int run_serve(Arguments& arguments, const server::WorkerHooks& hooks) {
   if (arguments.on("markdown")) {
     std::fputs(server::http_markdown().c_str(), stdout);
     return 0;
   }
   Terminal terminal(level_of(arguments));
-  const server::ServeOptions options = serve_options(arguments);
+  server::ServeOptions options = serve_options(arguments);
+  options.worker.hooks = hooks;
   if (arguments.on("worker")) return server::run_worker(options.worker, terminal.log());
   return server::serve(options, terminal.log());
 }

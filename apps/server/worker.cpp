@@ -15,34 +15,12 @@
 
 #include "apps/server/body.h"
 #include "base/error.h"
-#include "base/knobs.h"
 #include "pipeline/session.h"
 
 namespace h3::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// What tests need to meet a job in the middle: a pause at every block of the denoiser, and a failure at a stage of the
-// first attempt ("device@denoise", "kill@decode video").
-struct TestKnobs {
-  std::chrono::milliseconds pause{0};
-  std::string pause_stage, fault, fault_stage;
-
-  static TestKnobs read() {
-    TestKnobs knobs;
-    const std::string pause = env_knob("TEST_BLOCK_MS"), fault = env_knob("TEST_FAULT");
-    if (!pause.empty()) knobs.pause = std::chrono::milliseconds(std::atoi(pause.c_str()));
-    knobs.pause_stage = env_knob("TEST_BLOCK_STAGE");
-    if (knobs.pause_stage.empty()) knobs.pause_stage = "denoise";
-    const size_t split = fault.find('@');
-    if (split != std::string::npos) {
-      knobs.fault = fault.substr(0, split);
-      knobs.fault_stage = fault.substr(split + 1);
-    }
-    return knobs;
-  }
-};
 
 Json facts_json(const ModelFacts& facts) {
   return Json::object({{"name", facts.name},
@@ -122,18 +100,6 @@ class Worker {
                                 {"stage", progress.stage},
                                 {"done", progress.done},
                                 {"total", progress.total}}));
-    inject_fault();
-  }
-
-  void inject_fault() const {
-    if (attempt_ > 1 || knobs_.fault.empty() || stage_ != knobs_.fault_stage) return;
-    if (knobs_.fault == "kill") ::raise(SIGKILL);
-    if (knobs_.fault == "device") fail(Code::device, "the device reported an uncorrectable memory error");
-    if (knobs_.fault == "data") fail(Code::data, "a file changed while it was read");
-  }
-
-  void pause() const {
-    if (knobs_.pause.count() > 0 && stage_ == knobs_.pause_stage) std::this_thread::sleep_for(knobs_.pause);
   }
 
   void run_job(Session& session, const Json& command) {
@@ -146,7 +112,7 @@ class Worker {
     attempt_ = command.at("attempt").as_int();
     stage_.clear();
     control.on_progress = [this](const Progress& progress) { report(progress); };
-    if (knobs_.pause.count() > 0) control.on_check = [this] { pause(); };
+    if (options_.hooks.on_check) control.on_check = [this] { options_.hooks.on_check(stage_, attempt_); };
     const auto failed = [&](const char* code, const std::string& message) {
       channel_.send(Json::object({{"event", "failed"}, {"job", job_}, {"code", code}, {"message", message}}));
     };
@@ -167,7 +133,6 @@ class Worker {
 
   const WorkerOptions& options_;
   Log& log_;
-  const TestKnobs knobs_ = TestKnobs::read();
   Channel channel_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -2,11 +2,12 @@
 // it - a lost GPU context, a crash, the kernel's out-of-memory killer - the server, its queue and its clients live on.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <sys/types.h>
 
 #include "apps/server/channel.h"
 #include "pipeline/setup.h"
@@ -15,8 +16,15 @@ namespace h3::server {
 
 inline constexpr int kWorkerSocket = 3;  // the worker's end, as descriptor
 
+// For programs that embed the server and watch its worker. Called on the thread that computes, at every place where a
+// run can stop (block, tile, layer); an Error that it throws ends the job as one of the engine would.
+struct WorkerHooks {
+  std::function<void(const std::string& stage, int64_t attempt)> on_check;
+};
+
 struct WorkerOptions {
   SessionOptions session;
+  WorkerHooks hooks;
   int nice = 5;            // so that the server answers while the worker computes
   int preview_edge = 256;  // longest side of previews; 0 = none
 };

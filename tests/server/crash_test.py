@@ -29,7 +29,7 @@ class Crash(unittest.TestCase):
 
     @classmethod
     def server(cls, block_ms=0):
-        return Server("--output-root", cls.out, env={"H3_TEST_BLOCK_MS": str(block_ms)}, folder=cls.folder)
+        return Server("--output-root", cls.out, env={"H3_TEST_BLOCK_MS": str(block_ms)} if block_ms else {}, folder=cls.folder)
 
     def survive(self, block_ms, moment):
         """Three jobs, a kill, a restart."""

@@ -13,6 +13,7 @@ import time
 import unittest
 
 PROGRAM = os.environ["H3_PROGRAM"]
+DISTURBED = os.environ["H3_DISTURBED"]  # the same server with a worker that pauses or fails on demand
 SOURCE = os.environ["H3_SOURCE_DIR"]
 FIXTURES = os.path.join(os.path.dirname(__file__), "fixtures")
 PICTURE = os.path.join(SOURCE, "models/demo/reference/kf_first.png")
@@ -35,7 +36,8 @@ class Reply:
 
 
 class Server:
-    """One `h3 serve` on a free port. Restarting keeps the data folder."""
+    """One `h3 serve` on a free port. Restarting keeps the data folder. With H3_TEST_... in env its worker is disturbed
+    (disturbed_server.cpp)."""
 
     def __init__(self, *flags, env=None, folder=None):
         self.folder = folder or tempfile.mkdtemp(prefix="h3-serve-")
@@ -45,9 +47,10 @@ class Server:
     def start(self, wait=True):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("H3_")}
         environment.update(self.env)
+        program = DISTURBED if any(name.startswith("H3_TEST_") for name in self.env) else PROGRAM
         self.log = open(os.path.join(self.folder, "log"), "ab")
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--port", "0", "--data-dir", os.path.join(self.folder, "data"), "--threads", "1"] + self.flags,
+            [program, "serve", "--port", "0", "--data-dir", os.path.join(self.folder, "data"), "--threads", "1"] + self.flags,
             stdout=subprocess.PIPE, stderr=self.log, env=environment)
         line = self.process.stdout.readline().decode()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)

@@ -65,7 +65,8 @@ class Queue(ServerTest):
         for seed in range(8):
             self.server.finished(self.server.submit(seed=seed))
         self.server.until(lambda: len(self.server.get("/v1/videos").json["data"]) <= 6, 20, "six jobs")
-        self.assertLessEqual(len(os.listdir(os.path.join(self.folder, "data/jobs"))), 6)
+        folders = os.path.join(self.folder, "data/jobs")
+        self.server.until(lambda: len(os.listdir(folders)) <= 6, 20, "six folders")
 
 
 class Stopping(ServerTest):

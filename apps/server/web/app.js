@@ -3,7 +3,7 @@
 import {api, ApiError, blob, key} from './api.js';
 import {Frames} from './frames.js';
 import {lint, SKELETON} from './lint.js';
-import {Result} from './result.js';
+import {about, Result, time} from './result.js';
 
 const $ = (id) => document.getElementById(id);
 const DRAFT = 'h3-draft', THEME = 'h3-theme';
@@ -86,8 +86,6 @@ function changed() {
   timer = setTimeout(estimate, 400);
 }
 
-const time = (seconds) => seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
-
 async function estimate() {
   if (!$('prompt').value.trim()) {
     $('estimate').textContent = '';
@@ -95,7 +93,7 @@ async function estimate() {
   }
   try {
     const plan = await api.estimate(values());
-    const parts = [`${plan.size}, ${plan.seconds} s, ${plan.num_inference_steps} evaluations`];
+    const parts = [`${about(plan)} · ${plan.num_inference_steps} evaluations`];
     parts.push(plan.work_seconds === null ? 'time unknown until the first clip was made'
       : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
     if (plan.peak_memory_mb) parts.push(`about ${plan.peak_memory_mb} MiB of memory`);
@@ -173,7 +171,7 @@ async function again(job, newSeed) {
 // ---- lists ------------------------------------------------------------------------------------------------------------
 function button(text, label, action) {
   const item = document.createElement('button');
-  Object.assign(item, {type: 'button', className: 'quiet', textContent: text});
+  Object.assign(item, {type: 'button', className: 'quiet small', textContent: text});
   item.setAttribute('aria-label', label);
   item.addEventListener('click', async () => {
     try {
@@ -187,17 +185,37 @@ function button(text, label, action) {
 }
 
 function row(job, detail, buttons) {
-  const item = document.createElement('li'), what = document.createElement('div');
+  const item = document.createElement('li'), what = document.createElement('div'), tools = document.createElement('div');
   item.dataset.id = job.id;
   what.className = 'what';
-  what.append(Object.assign(document.createElement('b'), {textContent: job.prompt}));
+  tools.className = 'row';
+  what.append(Object.assign(document.createElement('b'), {textContent: job.prompt, title: job.prompt}));
   what.append(Object.assign(document.createElement('span'), {textContent: detail}));
-  item.append(what, ...buttons);
+  tools.append(...buttons);
+  what.append(tools);
+  if (job.url && !key.get()) {  // a player cannot send the key
+    const still = document.createElement('video');
+    Object.assign(still, {src: `${job.url}#t=0.1`, preload: 'metadata', muted: true, tabIndex: -1});
+    still.setAttribute('aria-hidden', 'true');
+    item.append(still);
+  }
+  item.append(what);
   return item;
 }
 
-function show(list, items) {
-  // Rebuilding while somebody is on a button would take the focus away from it.
+// Rows that say what they said before stay as they are, so that nobody loses the focus or the place.
+function show(list, rows) {
+  const before = new Map([...list.children].map((item) => [item.dataset.id, item]));
+  const items = rows.map(({job, detail, buttons}) => {
+    const says = JSON.stringify([detail, job.prompt, job.status, buttons.map((b) => b.getAttribute('aria-label'))]);
+    const old = before.get(job.id);
+    if (old && old.dataset.says === says) return old;
+    const item = row(job, detail, buttons);
+    item.dataset.says = says;
+    return item;
+  });
+  for (const item of items) item.setAttribute('aria-current', String(location.hash === `#${item.dataset.id}`));
+  if (items.length === list.children.length && items.every((item, i) => item === list.children[i])) return;
   const focus = document.activeElement;
   const held = list.contains(focus) ? [focus.closest('li').dataset.id, focus.getAttribute('aria-label')] : null;
   list.replaceChildren(...items);
@@ -207,29 +225,34 @@ function show(list, items) {
   }
 }
 
-function draw() {
-  const open = jobs.filter((job) => job.status === 'queued' || job.status === 'in_progress')
-    .sort((a, b) => (a.queue_position || 0) - (b.queue_position || 0));
-  const waiting = open.filter((job) => job.status === 'queued');
-  show($('queue'), open.map((job) => {
-    const about = `${job.size}, ${job.seconds} s`;
-    const place = job.queue_position;
-    const moves = job.status !== 'queued' ? [] : [
-      ...(place > 1 ? [button('Up', `Move up: ${job.prompt}`, () => api.move(job.id, place - 1))] : []),
-      ...(place < waiting.length ? [button('Down', `Move down: ${job.prompt}`, () => api.move(job.id, place + 1))] : [])];
-    const wait = job.wait_seconds === null ? '' : `, starts in ${time(job.wait_seconds)}`;
-    return row(job, job.status === 'queued' ? `${place}. ${about}${wait}` : `running, ${job.progress} %, ${about}`, [
-      ...moves, button('Show', `Show: ${job.prompt}`, () => select(job.id)),
-      button('Cancel', `Cancel: ${job.prompt}`, () => api.cancel(job.id))]);
-  }));
-  const done = jobs.filter((job) => !open.includes(job));
-  show($('history'), done.map((job) => row(job, `${job.status}, ${job.size}, ${job.seconds} s, seed ${job.seed}`, [
+function queueRow(job, waiting) {
+  const place = job.queue_position;
+  const moves = job.status !== 'queued' ? [] : [
+    ...(place > 1 ? [button('Up', `Move up: ${job.prompt}`, () => api.move(job.id, place - 1))] : []),
+    ...(place < waiting ? [button('Down', `Move down: ${job.prompt}`, () => api.move(job.id, place + 1))] : [])];
+  const wait = job.wait_seconds === null ? '' : ` · starts in ${time(job.wait_seconds)}`;
+  const detail = job.status === 'queued' ? `place ${place} · ${about(job)}${wait}` : `running · ${job.progress} % · ${about(job)}`;
+  return {job, detail, buttons: [...moves, button('Show', `Show: ${job.prompt}`, () => select(job.id)),
+    button('Cancel', `Cancel: ${job.prompt}`, () => api.cancel(job.id))]};
+}
+
+function historyRow(job) {
+  return {job, detail: `${job.status} · ${about(job)} · seed ${job.seed}`, buttons: [
     button('Show', `Show: ${job.prompt}`, () => select(job.id)),
     button('Again', `Again with: ${job.prompt}`, () => again(job, false)),
     button('Delete', `Delete: ${job.prompt}`, async () => {
       await api.remove(job.id);
       if (location.hash === `#${job.id}`) location.hash = '';
-    })])));
+    })]};
+}
+
+function draw() {
+  const open = jobs.filter((job) => job.status === 'queued' || job.status === 'in_progress')
+    .sort((a, b) => (a.queue_position || 0) - (b.queue_position || 0));
+  const waiting = open.filter((job) => job.status === 'queued').length;
+  const done = jobs.filter((job) => !open.includes(job));
+  show($('queue'), open.map((job) => queueRow(job, waiting)));
+  show($('history'), done.map(historyRow));
   $('queue-empty').hidden = open.length > 0;
   $('history-empty').hidden = done.length > 0;
 }
@@ -238,11 +261,13 @@ async function refresh() {
   try {
     const ready = await api.ready();
     $('key-open').hidden = !ready.needs_key;
+    $('state').dataset.ready = ready.ready ? 'yes' : 'no';
     $('state').textContent = ready.ready ? `${ready.model} on ${ready.device}` : `not ready: ${ready.problem}`;
     jobs = await api.list();
     draw();
   } catch (error) {
     if (error.status === 401) return askKey();
+    $('state').dataset.ready = 'no';
     $('state').textContent = 'the server does not answer, trying again';
   }
 }
@@ -252,7 +277,11 @@ function select(id) {
   if (location.hash === `#${id}`) result.show(id);
   else location.hash = id;
 }
-function fromAddress() { result.show(location.hash.slice(1)); }
+function fromAddress() {
+  const id = location.hash.slice(1);
+  result.show(id.startsWith('video_') ? id : '');
+  draw();
+}
 
 function askKey() {
   const dialog = $('key-dialog');
@@ -272,6 +301,10 @@ function toggleTheme() {
 async function start() {
   if (localStorage.getItem(THEME)) document.documentElement.dataset.theme = localStorage.getItem(THEME);
   $('theme').addEventListener('click', toggleTheme);
+  document.querySelector('.skip').addEventListener('click', (event) => {
+    event.preventDefault();  // the address belongs to the selected clip
+    $('prompt').focus();
+  });
   $('key-open').addEventListener('click', askKey);
   $('key-dialog').addEventListener('close', () => {
     key.set($('key').value.trim());

@@ -1,11 +1,16 @@
 // The two keyframes: choosing, dropping, and showing what the model will see of them.
+const EMPTY = 'Drop a picture here or choose one.';
+
 export class Frames {
   constructor(root, changed) {
     this.files = {first: null, last: null};
     this.images = {first: null, last: null};
     this.changed = changed;
     this.zones = {};
-    for (const zone of root.querySelectorAll('.drop')) this.wire(zone, zone.dataset.slot);
+    for (const zone of root.querySelectorAll('.drop')) {
+      this.wire(zone, zone.dataset.slot);
+      zone.querySelector('.hint').textContent = EMPTY;
+    }
   }
 
   wire(zone, slot) {
@@ -32,7 +37,7 @@ export class Frames {
     this.images[slot] = null;
     const zone = this.zones[slot], hint = zone.querySelector('.hint');
     if (!file) zone.querySelector('input').value = '';
-    hint.textContent = 'Drop a picture here or choose one.';
+    hint.textContent = EMPTY;
     if (file) {
       try {
         this.images[slot] = await createImageBitmap(file);
@@ -42,6 +47,7 @@ export class Frames {
       }
     }
     zone.querySelector('.remove').hidden = !file;
+    document.getElementById('fit-row').hidden = this.count === 0;
     this.changed();
   }
 

@@ -2,7 +2,8 @@
 import {api, blob, call, follow, key} from './api.js';
 
 const $ = (id) => document.getElementById(id);
-const time = (seconds) => seconds < 90 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`;
+export const time = (seconds) => seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
+export const about = (job) => `${job.size} · ${Number(job.seconds).toFixed(2)} s`;
 
 function table(caption, rows) {
   const out = document.createElement('table');
@@ -42,6 +43,7 @@ export class Result {
     if (this.stop) this.stop.abort();
     $('result').hidden = true;
     $('preview').hidden = true;
+    $('welcome').hidden = !!id;
     if (!id) return;
     this.stop = new AbortController();
     this.watch(id, this.stop.signal);
@@ -61,7 +63,8 @@ export class Result {
         }, signal);
         if (over) return this.hooks.changed();
       } catch (error) {
-        if (signal.aborted || error.status === 404) return;
+        if (signal.aborted) return;
+        if (error.status === 404) return this.show('');
         if (error.status === 401) return this.hooks.failed(error);
         if (error.status === 503) {  // too many followers: look now and then instead
           try {
@@ -94,9 +97,10 @@ export class Result {
     $('result').hidden = false;
     $('result').dataset.status = job.status;
     $('result-title').textContent = job.prompt;
-    $('result-status').textContent = `${job.status.replace('_', ' ')} · ${job.size} · ${job.seconds} s · seed ${job.seed}`;
+    $('result-status').textContent = `${job.status.replace('_', ' ')} · ${about(job)} · seed ${job.seed}`;
     $('running').hidden = !open;
-    $('finished').hidden = !done;
+    $('player').hidden = $('download').hidden = !done;
+    if (!open) $('preview').hidden = true;
     $('failure').hidden = job.status !== 'failed';
     if (job.error) $('failure').textContent = job.error.message;
     $('warnings').replaceChildren(...job.warnings.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
