@@ -1,13 +1,13 @@
 #include "bench/models.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <vector>
 
 #include "base/context.h"
 #include "base/control.h"
 #include "base/error.h"
+#include "bench/timing.h"
 #include "codec/noise.h"
 #include "codec/scalar.h"
 #include "model/dit/dit.h"
@@ -20,36 +20,18 @@
 namespace h3 {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 // Seconds of each of `repeats` runs, after one that warms up.
 std::vector<double> time_runs(Ops& ops, int repeats, const std::function<void()>& run) {
   run();
   ops.sync();
   std::vector<double> seconds;
   for (int i = 0; i < repeats; ++i) {
-    const double start = now();
+    const double start = clock_seconds();
     run();
     ops.sync();
-    seconds.push_back(now() - start);
+    seconds.push_back(clock_seconds() - start);
   }
   return seconds;
-}
-
-const char* name_of(Compute compute) {
-  switch (compute) {
-    case Compute::f32: return "f32";
-    case Compute::bf16: return "bf16";
-    case Compute::f16: return "f16";
-    case Compute::int8: return "int8";
-    default: return "packed";
-  }
 }
 
 DType activation_of(Compute compute) { return compute == Compute::f32 ? DType::f32 : DType::bf16; }
@@ -59,7 +41,7 @@ bool all_finite(const std::vector<float>& values) {
 }
 
 Json report_of(const char* bench, Ops& ops, const std::vector<double>& seconds, double tflop, double ceiling) {
-  const double middle = median(seconds);
+  const double middle = median_of(seconds);
   Json runs = Json::array();
   for (double s : seconds) runs.push(s);
   Json row = Json::object({{"bench", bench}, {"backend", ops.name()}});
@@ -87,6 +69,16 @@ LayoutSpec text_to_video(const ModelBench& o) {
 
 }  // namespace
 
+const char* compute_name(Compute compute) {
+  switch (compute) {
+    case Compute::f32: return "f32";
+    case Compute::bf16: return "bf16";
+    case Compute::f16: return "f16";
+    case Compute::int8: return "int8";
+    default: return "packed";
+  }
+}
+
 Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const int64_t n = ops.device().is_host() ? 2048 : 8192;
   NoiseWeights noise;
@@ -106,13 +98,13 @@ Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const Tensor x = upload_f32(ops.device(), values.data(), {n, n}, type, "benchmark");
   const Tensor y(ops.device(), type, {n, n}, "benchmark");
   Ceiling out;
-  const double matmul = median(time_runs(ops, 5, [&] { ops.linear(*linear, x, y); }));
+  const double matmul = median_of(time_runs(ops, 5, [&] { ops.linear(*linear, x, y); }));
   out.matmul_tflops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / matmul / 1e12;
   const int64_t bytes = ops.device().is_host() ? int64_t{256} << 20 : int64_t{4} << 30;
   const Tensor from(ops.device(), DType::f32, {bytes / 4}, "benchmark"),
       to(ops.device(), DType::f32, {bytes / 4}, "benchmark");
   ops.fill(from, 1.0f);
-  const double copy = median(time_runs(ops, 5, [&] { ops.copy(from, to); }));
+  const double copy = median_of(time_runs(ops, 5, [&] { ops.copy(from, to); }));
   out.copy_gb_per_s = 2.0 * static_cast<double>(bytes) / copy / 1e9;
   return out;
 }
@@ -125,10 +117,10 @@ Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   options.compute = o.compute;
   options.activation = activation_of(o.compute);
   ops.device().reset_peak();
-  const double load_start = now();
+  const double load_start = clock_seconds();
   const std::unique_ptr<Dit> dit = load_dit(ops, component, options, control);
   ops.sync();
-  const double load = now() - load_start;
+  const double load = clock_seconds() - load_start;
   const PackedLayout layout = build_layout(text_to_video(o));
   TorchGenerator generator(7);
   DitRequest request;
@@ -155,7 +147,7 @@ Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   Json row =
       report_of("step", ops, seconds, step_tflop(config, static_cast<double>(layout.rows)), ceiling.matmul_tflops);
   row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("rows", layout.rows).set("layers", config.layers);
-  row.set("compute", name_of(o.compute)).set("load_s", load).set("weight_bytes", dit->weight_bytes());
+  row.set("compute", compute_name(o.compute)).set("load_s", load).set("weight_bytes", dit->weight_bytes());
   row.set("workspace_bytes", session->bytes()).set("finite", all_finite(again) && all_finite(download_f32(va)));
   row.set("repeatable", first == again).set("allocations_in_loop", device.allocations() - allocations);
   return row;
@@ -199,7 +191,7 @@ Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   Json row = report_of("video_decode", ops, seconds, per_tile * tiles / 1e12, ceiling.matmul_tflops);
   row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames))
       .set("frames", emitted)
-      .set("compute", name_of(o.compute));
+      .set("compute", compute_name(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
   row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
   return row;

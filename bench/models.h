@@ -15,8 +15,10 @@ struct ModelBench {
   int width = 960, height = 544, frames = 124, text_rows = 16;
   int64_t layers = 0;  // 0 = the release's
   Compute compute = Compute::bf16;
-  int repeats = 5;
+  int repeats = 5;  // odd numbers give a median that was measured
 };
+
+const char* compute_name(Compute compute);  // "bf16"
 
 // Rates of this device, measured: what a fraction of the ceiling refers to.
 struct Ceiling {

@@ -1,0 +1,101 @@
+#include "bench/bench.h"
+
+#include <algorithm>
+
+#include "backends/list.h"
+#include "base/context.h"
+#include "base/error.h"
+#include "bench/ops.h"
+#include "pipeline/session.h"
+
+namespace h3 {
+namespace {
+
+// A whole clip through the engine, weights made by hash; frames and sound go nowhere.
+Json bench_clip(const BenchOptions& options, Log& log) {
+  SessionOptions session_options;
+  session_options.device = options.device;
+  session_options.threads = options.threads;
+  session_options.synthetic_layers = options.model.layers > 0 ? static_cast<int>(options.model.layers) : 50;
+  Session session(session_options, log);
+  Request request;
+  request.prompt = "a paper boat on a river";
+  request.width = options.model.width;
+  request.height = options.model.height;
+  request.frames = options.model.frames;
+  request.steps = 4;
+  request.precision = request.vae_precision = compute_name(options.model.compute);
+  FrameSink sink;
+  int64_t frames = 0;
+  sink.frames = [&](const float*, int, int count) { frames += count; };
+  sink.audio = [](const float*, int64_t) {};
+  const Control control;
+  const RunReport report = session.run(session.resolve(request), control, sink);
+  Json stages = Json::array();
+  for (const StageTime& stage : report.stages) {
+    stages.push(Json::object({{"stage", stage.stage}, {"seconds", stage.seconds}, {"items", stage.items}}));
+  }
+  Json row =
+      Json::object({{"bench", "e2e"}, {"backend", session.device()}, {"compute", compute_name(options.model.compute)}});
+  row.set("size", strf("%dx%dx%d", options.model.width, options.model.height, options.model.frames));
+  row.set("frames", frames).set("evaluations", report.evaluations).set("median_s", report.seconds);
+  return row.set("peak_ram", report.peak_ram).set("peak_bytes", report.peak_device).set("stages", stages);
+}
+
+std::string text_of(const Json& row, const char* key) {
+  const Json* value = row.find(key);
+  if (value == nullptr) return "";
+  return value->is_string() ? value->as_string() : value->dump();
+}
+
+double number_of(const Json& row, const char* key) {
+  const Json* value = row.find(key);
+  return value != nullptr && value->is_number() ? value->as_double() : 0;
+}
+
+}  // namespace
+
+void run_bench(const BenchOptions& options, Log& log, const std::function<void(const Json& row)>& emit) {
+  if (options.kind == BenchKind::e2e) return emit(bench_clip(options, log));
+  ThreadPool pool(options.threads);
+  Context context{pool, log};
+  const std::unique_ptr<Ops> ops = make_backend(options.device, context);
+  switch (options.kind) {
+    case BenchKind::ops: return bench_ops(*ops, options, emit);
+    case BenchKind::block: return bench_block(*ops, options, emit);
+    case BenchKind::step: return emit(bench_step(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
+    case BenchKind::vae:
+      emit(bench_video_decode(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
+      return emit(bench_audio_decode(*ops, options.model));
+    case BenchKind::e2e: break;
+  }
+}
+
+std::string bench_line(const Json& row) {
+  std::string name = text_of(row, "bench");
+  for (const char* key : {"op", "shape", "compute", "size", "kernel"}) {
+    if (row.find(key) != nullptr) name += " " + text_of(row, key);
+  }
+  if (row.find("rows") != nullptr) name += " " + text_of(row, "rows") + " rows";
+  std::string line = strf("%-58s %9.2f ms", name.c_str(), 1e3 * number_of(row, "median_s"));
+  if (row.find("tflops") != nullptr) line += strf(" %7.3f TFLOP/s", number_of(row, "tflops"));
+  for (const char* key : {"fraction_of_peak", "fraction_of_matmul_ceiling"}) {
+    if (row.find(key) != nullptr) line += strf(" %3.0f %% of the peak", 100 * number_of(row, key));
+  }
+  if (row.find("best_fraction") != nullptr) line += strf(" (best %.0f %%)", 100 * number_of(row, "best_fraction"));
+  if (row.find("times_onednn") != nullptr) line += strf(" %.2fx oneDNN", number_of(row, "times_onednn"));
+  if (const Json* ops = row.find("ops")) {
+    for (const Json& part : ops->items()) {
+      line += strf("\n  %-16s %5.1f %%", text_of(part, "op").c_str(), 100 * number_of(part, "share"));
+      if (part.find("tflops") != nullptr) line += strf(" %7.3f TFLOP/s", number_of(part, "tflops"));
+    }
+  }
+  if (const Json* stages = row.find("stages")) {
+    for (const Json& stage : stages->items()) {
+      line += strf("\n  %-16s %9.2f s", text_of(stage, "stage").c_str(), number_of(stage, "seconds"));
+    }
+  }
+  return line;
+}
+
+}  // namespace h3

@@ -1,0 +1,53 @@
+#include "bench/bench.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "bench/ops.h"
+#include "bench/timing.h"
+#include "quant/matrix.h"
+
+namespace h3 {
+namespace {
+
+TEST(Bench, RandomMatricesAreValidAndOfUnitNorm) {
+  for (const Format format : {Format::noise, Format::q4tp, Format::q2tp, Format::q8_row, Format::q8_0, Format::q4_k,
+                              Format::q6_k}) {
+    const StoredMatrix matrix = random_matrix(format, 5, 512, 3);
+    check_matrix(matrix, "random");
+    double squares = 0;
+    for (int64_t r = 0; r < matrix.rows; ++r) {
+      std::vector<float> row(512);
+      row_of(format).decode_row(matrix, r, row.data());
+      for (const float v : row) {
+        ASSERT_TRUE(std::isfinite(v)) << row_of(format).name;
+        squares += static_cast<double>(v) * static_cast<double>(v);
+      }
+    }
+    EXPECT_GT(squares / 5, 0.05) << row_of(format).name;
+    EXPECT_LT(squares / 5, 5) << row_of(format).name;
+  }
+}
+
+TEST(Bench, TurnsAlternate) {
+  std::vector<int> order;
+  const auto seconds = time_in_turns({[&] { order.push_back(0); }, [&] { order.push_back(1); }}, 2);
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 0, 1, 0, 1}));
+  ASSERT_EQ(seconds.size(), 2u);
+  EXPECT_EQ(seconds[0].size(), 2u);
+  EXPECT_DOUBLE_EQ(median_of({3, 1, 2}), 2);
+  EXPECT_DOUBLE_EQ(median_of({4, 1, 2, 3}), 2.5);
+}
+
+TEST(Bench, LinesNameWhatWasMeasured) {
+  Json row = Json::object({{"bench", "ops"}, {"op", "linear"}, {"shape", "qkv"}, {"compute", "int8"}, {"rows", 1874}});
+  row.set("median_s", 0.25).set("tflops", 1.5).set("fraction_of_peak", 0.5).set("times_onednn", 1.75);
+  const std::string line = bench_line(row);
+  for (const char* part : {"ops linear qkv int8 1874 rows", "250.00 ms", "1.500 TFLOP/s", "50 % of the peak", "1.75x"}) {
+    EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
+  }
+}
+
+}  // namespace
+}  // namespace h3
