@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cpu/isa_level.h"
-#include "backends/cpu/peak.h"
-#include "backends/ref/ref_ops.h"
+#include "backends/list.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "bench/peer_onednn.h"
@@ -72,14 +70,14 @@ double linear_error(Ops& ops, const StoredMatrix& stored, Compute compute, const
   const int64_t rows = x.dim[0], out = stored.rows;
   std::vector<int64_t> columns;
   for (int64_t i = 0; i < 24; ++i) columns.push_back(i * (out - 1) / 23);
-  RefOps ref(ops.context());
-  const std::unique_ptr<Linear> linear = ref.make_linear(spec_of(gather_rows(stored, columns), compute, 1));
+  const std::unique_ptr<Ops> ref = make_backend("ref", ops.context());
+  const std::unique_ptr<Linear> linear = ref->make_linear(spec_of(gather_rows(stored, columns), compute, 1));
   std::vector<float> got, want;
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
     const std::vector<float> input = download_f32(x.slice(0, row, 1)), all = download_f32(y.slice(0, row, 1));
-    const Tensor rx = upload_f32(ref.device(), input.data(), {1, stored.cols}, x.type, "bench");
-    const Tensor ry(ref.device(), y.type, {1, static_cast<int64_t>(columns.size())}, "bench");
-    ref.linear(*linear, rx, ry);
+    const Tensor rx = upload_f32(ref->device(), input.data(), {1, stored.cols}, x.type, "bench");
+    const Tensor ry(ref->device(), y.type, {1, static_cast<int64_t>(columns.size())}, "bench");
+    ref->linear(*linear, rx, ry);
     for (const float v : download_f32(ry)) want.push_back(v);
     for (const int64_t column : columns) got.push_back(all[static_cast<size_t>(column)]);
   }
@@ -114,7 +112,7 @@ Turns take_turns(Ops& ops, const std::vector<std::function<void()>>& alternative
   turns.seconds.resize(alternatives.size());
   for (const std::function<void()>& run : alternatives) run();
   const bool host = ops.device().is_host();
-  const auto peak = [&] { return host ? measure_amx_peak(ops.context().pool, integer, 0.01) : 0; };
+  const auto peak = [&] { return host ? host_matrix_peak(ops.context().pool, integer, 0.01) : 0; };
   for (int round = 0; round < rounds; ++round) {
     const double before = peak();
     for (size_t i = 0; i < alternatives.size(); ++i) {
@@ -171,24 +169,24 @@ Json bench_linear(Ops& ops, const Mode& mode, const Shape& shape, int64_t rows, 
 }
 
 double attention_error(Ops& ops, const AttentionArgs& args) {
-  RefOps ref(ops.context());
+  const std::unique_ptr<Ops> ref = make_backend("ref", ops.context());
   const int64_t rows = args.q.dim[0], d = args.q.dim[2];
   std::vector<float> got, want;
   for (const int64_t head : {int64_t{0}, args.q.dim[1] - 1}) {
     const auto one = [&](const View& view, int64_t first, int64_t count) {
       const std::vector<float> values = download_f32(view.slice(1, head, 1).slice(0, first, count));
-      return upload_f32(ref.device(), values.data(), {count, 1, d}, view.type, "bench");
+      return upload_f32(ref->device(), values.data(), {count, 1, d}, view.type, "bench");
     };
     for (const int64_t row : {int64_t{0}, rows / 2, rows - 1}) {
       const Tensor q = one(args.q, row, 1), k = one(args.k, 0, rows), v = one(args.v, 0, rows);
-      const Tensor out(ref.device(), args.out.type, {1, 1, d}, "bench");
+      const Tensor out(ref->device(), args.out.type, {1, 1, d}, "bench");
       AttentionArgs small;
       small.q = q;
       small.k = k;
       small.v = v;
       small.out = out;
       small.scale = args.scale;
-      ref.attention(small);
+      ref->attention(small);
       for (const float value : download_f32(out)) want.push_back(value);
       for (const float value : download_f32(args.out.slice(1, head, 1).slice(0, row, 1))) got.push_back(value);
     }

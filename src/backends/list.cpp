@@ -1,6 +1,7 @@
 #include "backends/list.h"
 
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/peak.h"
 #include "backends/ref/ref_ops.h"
 #include "base/error.h"
 #ifdef H3_HAVE_CUDA
@@ -72,6 +73,10 @@ std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
     }
   }
   fail(Code::usage, "unknown device '%s'; this machine has %s", name.c_str(), names.c_str());
+}
+
+double host_matrix_peak(ThreadPool& pool, bool integer, double seconds) {
+  return measure_amx_peak(pool, integer, seconds);
 }
 
 }  // namespace h3

@@ -22,4 +22,8 @@ std::vector<BackendInfo> list_backends(Context& context);
 // otherwise.
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context);
 
+// Operations a second of the host's matrix unit when it touches no memory, over all threads of the pool, measured for
+// about `seconds`: the yardstick of its kernels. 0 without such a unit.
+double host_matrix_peak(ThreadPool& pool, bool integer, double seconds);
+
 }  // namespace h3

@@ -12,8 +12,8 @@ namespace h3 {
 namespace {
 
 TEST(Bench, RandomMatricesAreValidAndOfUnitNorm) {
-  for (const Format format : {Format::noise, Format::q4tp, Format::q2tp, Format::q8_row, Format::q8_0, Format::q4_k,
-                              Format::q6_k}) {
+  for (const Format format :
+       {Format::noise, Format::q4tp, Format::q2tp, Format::q8_row, Format::q8_0, Format::q4_k, Format::q6_k}) {
     const StoredMatrix matrix = random_matrix(format, 5, 512, 3);
     check_matrix(matrix, "random");
     double squares = 0;
@@ -44,7 +44,8 @@ TEST(Bench, LinesNameWhatWasMeasured) {
   Json row = Json::object({{"bench", "ops"}, {"op", "linear"}, {"shape", "qkv"}, {"compute", "int8"}, {"rows", 1874}});
   row.set("median_s", 0.25).set("tflops", 1.5).set("fraction_of_peak", 0.5).set("times_onednn", 1.75);
   const std::string line = bench_line(row);
-  for (const char* part : {"ops linear qkv int8 1874 rows", "250.00 ms", "1.500 TFLOP/s", "50 % of the peak", "1.75x"}) {
+  for (const char* part :
+       {"ops linear qkv int8 1874 rows", "250.00 ms", "1.500 TFLOP/s", "50 % of the peak", "1.75x"}) {
     EXPECT_NE(line.find(part), std::string::npos) << part << " in " << line;
   }
 }
