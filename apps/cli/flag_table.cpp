@@ -101,6 +101,8 @@ constexpr Flag kFlags[] = {
     {"Output", "no-audio", "", K::none, "", "off", "", "", "", false, kGenerate, "Write the picture without sound."},
     {"Output", "report", "", K::path, "FILE", "", "", "", "", false, kRender,
      "Write what was done as JSON: resolved request, models, times, memory, warnings, verdicts."},
+    {"Output", "preview", "", K::path, "FILE", "", "", "", "", false, kGenerate,
+     "After every evaluation, write a small PNG of the clip it expects; FILE is replaced each time."},
     {"Output", "dump", "", K::dump, "STAGE=FILE", "",
      "text, keyframes, noise, latents, velocity, final, frames, audio", "", "", true, kRender,
      "Write the result of a stage as safetensors."},

@@ -8,6 +8,7 @@
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "base/file_map.h"
+#include "pipeline/preview.h"
 #include "pipeline/session.h"
 
 namespace h3 {
@@ -87,23 +88,39 @@ void tell_after(Terminal& terminal, const Resolved& resolved, const RunReport& r
               resolved.evaluations, report.seconds);
 }
 
-RunReport render(Terminal& terminal, Session& session, const Resolved& resolved, const std::string& report_path) {
+struct RenderFiles {
+  std::string report, preview;
+};
+
+RunReport render(Terminal& terminal, Session& session, const Resolved& resolved, const RenderFiles& files) {
   tell_before(terminal, resolved, session);
   Control control;
   control.on_progress = [&](const Progress& progress) { terminal.progress(progress); };
+  FrameSink sink;
+  if (!files.preview.empty()) {
+    sink.preview = [&](int, int, const Image& picture) { write_preview(files.preview, picture); };
+  }
   RunReport report;
   {
     const Interruptible interruptible(control);
-    report = session.run(resolved, control);
+    report = session.run(resolved, control, sink);
   }
-  write_report(report_path, report);
+  write_report(files.report, report);
   tell_after(terminal, resolved, report);
   return report;
 }
 
-void check_report_path(const std::string& path) {
-  if (path.empty()) return;
-  AtomicFile probe(path);  // refuses now what would otherwise fail after the work; removes itself
+// Refuses now what would otherwise fail after the work.
+RenderFiles checked_files(const Arguments& arguments, const Resolved& resolved) {
+  RenderFiles files{arguments.text("report"), arguments.text("preview")};
+  for (const std::string& path : {files.report, files.preview}) {
+    if (path.empty()) continue;
+    if (path == resolved.request.output) {
+      fail(Code::usage, "%s is already the clip, choose another name", path.c_str());
+    }
+    AtomicFile probe(path);  // removes itself
+  }
+  return files;
 }
 
 std::string default_output(const Request& request) {
@@ -163,8 +180,7 @@ int run_generate(Arguments& arguments) {
   options.models.insert(options.models.begin(), arguments.positional.begin(), arguments.positional.end());
   Session session(options, terminal.log());
   const Resolved resolved = session.resolve(request);
-  check_report_path(arguments.text("report"));
-  render(terminal, session, resolved, arguments.text("report"));
+  render(terminal, session, resolved, checked_files(arguments, resolved));
   return 0;
 }
 
@@ -194,8 +210,7 @@ int run_rerun(Arguments& arguments) {
   check_same_models(recipe, session.model_ids());
   const Resolved resolved = session.resolve(request);
   check_same_inputs(recipe, resolved);
-  check_report_path(arguments.text("report"));
-  render(terminal, session, resolved, arguments.text("report"));
+  render(terminal, session, resolved, checked_files(arguments, resolved));
   tell_difference(clip, request.output);
   return 0;
 }

@@ -32,6 +32,9 @@ struct RunHooks {
   StageSink sink;
   std::function<void(const FrameRun& run)> on_frames;                              // in order
   std::function<void(const std::vector<float>& samples, int64_t count)> on_audio;  // [2, count]
+  // A small picture of the clip as step `step` of `steps` expects it (pipeline/preview.h); costs a download per step,
+  // and a fit when the video VAE is new here.
+  std::function<void(int step, int steps, const Image& picture)> on_preview;
   // May replace the latent of keyframe `index` before it is noised (parity).
   std::function<void(size_t index, std::vector<float>& latent)> adjust_condition;
 };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/dit/layout.h"
 #include "pipeline/parts.h"
+#include "pipeline/preview.h"
 #include "sampling/noise.h"
 #include "sampling/rows.h"
 #include "sampling/sampler.h"
@@ -63,6 +64,8 @@ class Run {
   void pack();
   void denoise();
   void denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity);
+  void fit_preview_map();
+  void show_preview(int step, const View& video, const View& velocity);
   void check_velocity(int step, const Streams& velocity, const View& flags);
   void dump_step(int step, const Streams& streams, StageResult& result, const char* video, const char* audio) const;
   void decode_audio();
@@ -83,6 +86,7 @@ class Run {
   Noise noise_;
   Schedule schedule_;
   PackedLayout layout_;
+  PreviewMap preview_;
   std::vector<float> video_rows_, audio_rows_;  // clean, after the loop
   std::vector<float> samples_;                  // [2, output_samples]
   std::unique_ptr<ClipWriter> writer_;
@@ -341,6 +345,7 @@ void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& vel
     const Streams input = sampler.input(step);
     session.evaluate(step, input.video, input.audio, velocity.video, velocity.audio);
     check_velocity(step, velocity, flags);
+    if (hooks_.on_preview) show_preview(step, input.video, velocity.video);
     if (wants("velocity")) dump_step(step, velocity, velocities, "video_velocity.", "audio_velocity.");
     sampler.advance(step, velocity);
     if (wants("latents")) {
@@ -352,6 +357,32 @@ void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& vel
   control_.progress("denoise", steps, steps);
   if (wants("velocity")) take(std::move(velocities));
   if (wants("latents")) take(std::move(latents));
+}
+
+void Run::fit_preview_map() {
+  if (!hooks_.on_preview) return;
+  stage("fit preview", 1, [&] {
+    const Component& files = component(Role::video_vae);
+    preview_ = preview_map(files.source->id(), kVideoChannels, [&] {
+      if (parts_.video->has_encoder() || !engine_.facts_.video_encoder) return fit_preview(*parts_.video, control_);
+      VideoVaeOptions options;
+      options.decoder = false;
+      return fit_preview(*load_video_vae(ops_, files, options), control_);
+    });
+  });
+}
+
+// The clean clip as this evaluation expects it, x + (1 - t) v: far clearer than the noisy state itself.
+void Run::show_preview(int step, const View& video, const View& velocity) {
+  std::vector<float> rows = download_f32(video);
+  const std::vector<float> direction = download_f32(velocity);
+  const float left = 1.0f - schedule_.video.time[static_cast<size_t>(step)];
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] += left * direction[i];
+  const std::vector<float> latent =
+      unpatchify(rows.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width);
+  hooks_.on_preview(step, schedule_.evaluations(),
+                    preview_picture(preview_, latent.data(), r_.latent_frames, r_.latent_height, r_.latent_width,
+                                    r_.latent_frames / 2));
 }
 
 void Run::check_velocity(int step, const Streams& velocity, const View& flags) {
@@ -473,6 +504,7 @@ RunReport Run::run() {
   report_.warnings = r_.warnings;
   encode_text();
   load_decoders();
+  fit_preview_map();
   encode_keyframes();
   draw_noise();
   denoise();

@@ -76,6 +76,7 @@ RunReport Session::run(const Resolved& resolved, const Control& control, const F
   if (sink.audio) {
     hooks.on_audio = [&](const std::vector<float>& samples, int64_t count) { sink.audio(samples.data(), count); };
   }
+  hooks.on_preview = sink.preview;
   const Dumps& dumps = resolved.request.dumps;
   hooks.sink.wants = [&](const std::string& stage) {
     for (const auto& [name, path] : dumps) {

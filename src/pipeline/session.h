@@ -18,6 +18,8 @@ namespace h3 {
 struct FrameSink {
   std::function<void(const float* planar_rgb, int first, int frames)> frames;  // [3, frames, height, width] in 0..1
   std::function<void(const float* samples, int64_t count)> audio;              // [2, count], before the frames
+  // After every evaluation: the clip that it expects, small (pipeline/preview.h).
+  std::function<void(int step, int steps, const Image& picture)> preview;
 };
 
 class Session {

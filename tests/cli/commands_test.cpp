@@ -64,6 +64,16 @@ TEST_F(Commands, TheSameCommandTwiceGivesTheSameBytes) {
   EXPECT_FALSE(read("a.y4m") == read("c.y4m"));
 }
 
+TEST_F(Commands, PreviewShowsTheClipAndDoesNotChangeIt) {
+  good(quick({"-o", "a.y4m"}));
+  good(quick({"-o", "b.y4m", "--preview", "p.png"}), {.environment = {"H3_CACHE_DIR=" + path("cache")}});
+  EXPECT_TRUE(read("a.y4m") == read("b.y4m"));
+  const Image picture = read_image(path("p.png"));
+  EXPECT_GT(picture.width, 0);
+  EXPECT_EQ(std::distance(fs::directory_iterator(path("cache")), {}), 1);
+  expect_refused(quick({"-o", "c.y4m", "--preview", "none/p.png"}), 1, {"none/p.png"});
+}
+
 TEST_F(Commands, ThreadsDoNotChangeTheLatents) {
   for (const char* precision : {"f32", "bf16"}) {
     std::map<std::string, std::vector<float>> video, audio;
