@@ -104,12 +104,13 @@ ComponentInfo describe_component(const Component& component) {
   info.spelling = component.spelling;
   info.origin = component.origin;
   info.id = component.source->id();
+  info.container = component.source->container();
   info.files = static_cast<int64_t>(component.source->files().size());
   for (const TensorInfo& tensor : component.source->tensors()) {
     if (!starts_with(tensor.name, component.prefix)) continue;
     int64_t values = 1;
     for (const int64_t dim : tensor.dims) values *= dim;
-    const int64_t bytes = static_cast<int64_t>(tensor.data.size());
+    const int64_t bytes = tensor.bytes();
     FormatUse& use = info.formats[row_of(tensor.format).name];
     ++use.tensors;
     use.bytes += bytes;
@@ -215,6 +216,7 @@ Json ModelInfo::to_json() const {
     Json item = Json::object({{"role", name_of(component.role)},
                               {"spelling", name_of(component.spelling)},
                               {"origin", component.origin},
+                              {"container", component.container},
                               {"id", component.id},
                               {"files", component.files},
                               {"tensors", component.tensors},
@@ -246,9 +248,9 @@ std::string ModelInfo::to_text() const {
   };
   for (const ComponentInfo& component : components) {
     text += strf("%s  %s\n", name_of(component.role), component.origin.c_str());
-    line("names", strf("%s; %lld tensors in %lld file%s, id %s", name_of(component.spelling),
+    line("names", strf("%s; %lld tensors in %lld %s file%s, id %s", name_of(component.spelling),
                        static_cast<long long>(component.tensors), static_cast<long long>(component.files),
-                       component.files == 1 ? "" : "s", component.id.c_str()));
+                       component.container.c_str(), component.files == 1 ? "" : "s", component.id.c_str()));
     std::vector<std::string> parts;
     for (const auto& [name, use] : component.formats) {
       parts.push_back(

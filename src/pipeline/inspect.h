@@ -19,7 +19,7 @@ struct FormatUse {
 struct ComponentInfo {
   Role role = Role::unknown;
   Spelling spelling = Spelling::comfy;
-  std::string origin, id;
+  std::string origin, id, container;  // container: "safetensors", "GGUF", ...
   int64_t files = 0, tensors = 0, values = 0, bytes = 0;
   std::map<std::string, FormatUse> formats;           // by name of the storage format
   std::vector<std::pair<std::string, int64_t>> dims;  // "hidden" 5376, ... in reading order

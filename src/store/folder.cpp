@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "store/open.h"
 
 namespace h3 {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
-constexpr std::string_view kFileSuffix = ".safetensors";
 
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
@@ -42,11 +42,13 @@ bool DiskFolder::has(const std::string& relative) const {
 std::string DiskFolder::text(const std::string& relative) const { return read_file(path(relative)); }
 
 std::unique_ptr<TensorSource> DiskFolder::open(const std::string& relative) const {
-  return open_safetensors(path(relative));
+  return open_checkpoint(path(relative));
 }
 
 std::unique_ptr<TensorSource> DiskFolder::weights(const std::string& relative) const {
-  return checkpoints_in(path(relative)).empty() ? nullptr : open_safetensors(path(relative));
+  const std::vector<std::string> checkpoints = checkpoints_in(path(relative));
+  if (checkpoints.empty()) return nullptr;
+  return open_checkpoint(checkpoints.size() == 1 ? checkpoints[0] : path(relative));
 }
 
 const MemoryFile* MemoryFolder::find(const std::string& relative) const {
@@ -74,14 +76,14 @@ std::string MemoryFolder::text(const std::string& relative) const {
 }
 
 std::unique_ptr<TensorSource> MemoryFolder::open(const std::string& relative) const {
-  return open_safetensors(path(relative), at(relative).bytes);
+  return open_checkpoint(path(relative), at(relative).bytes);
 }
 
 std::unique_ptr<TensorSource> MemoryFolder::weights(const std::string& relative) const {
   for (const MemoryFile& file : files_) {
     const bool inside = file.name.size() > relative.size() && file.name.substr(0, relative.size()) == relative &&
                         file.name.find('/', relative.size() + 1) == file.name.npos;
-    if (inside && ends_with(file.name, kFileSuffix)) return open(std::string(file.name));
+    if (inside && has_checkpoint_ending(file.name)) return open(std::string(file.name));
   }
   return nullptr;
 }
@@ -100,8 +102,8 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
-    if (ends_with(path, kIndexSuffix)) indices.push_back(path);
-    if (ends_with(path, kFileSuffix)) files.push_back(path);
+    if (!has_checkpoint_ending(path)) continue;
+    (ends_with(path, kIndexSuffix) ? indices : files).push_back(path);
   }
   std::set<std::string> shards;
   for (const std::string& index : indices) {

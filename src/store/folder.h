@@ -20,8 +20,8 @@ class Folder {
   virtual std::string path(const std::string& relative) const = 0;
   virtual bool has(const std::string& relative) const = 0;  // a regular file
   virtual std::string text(const std::string& relative) const = 0;
-  virtual std::unique_ptr<TensorSource> open(const std::string& relative) const = 0;  // a safetensors file
-  // The only checkpoint of a sub-folder (safetensors, sharded or not); nullptr when it holds none.
+  virtual std::unique_ptr<TensorSource> open(const std::string& relative) const = 0;  // a checkpoint
+  // The only checkpoint of a sub-folder; nullptr when it holds none.
   virtual std::unique_ptr<TensorSource> weights(const std::string& relative) const = 0;
 
   Json json(const std::string& relative) const;  // null when absent

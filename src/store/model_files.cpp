@@ -7,6 +7,7 @@
 #include "base/file_map.h"
 #include "store/assemble.h"
 #include "store/embedded.h"
+#include "store/open.h"
 
 namespace h3 {
 namespace {
@@ -92,7 +93,7 @@ class Opener {
     Surroundings around = surroundings_of(path);
     around.named = named;
     const size_t before = assembler_.count();
-    assembler_.add(open_safetensors(path), path, around);
+    assembler_.add(open_checkpoint(path), path, around);
     if (assembler_.count() > before) opened_.insert(whole);
   }
 
@@ -109,17 +110,25 @@ class Opener {
     }
     if (assembler_.count() == before) {
       fail(Code::data,
-           "%s: no model in this folder (%zu safetensors files directly inside); expected component files, or a "
+           "%s: no model in this folder (%zu checkpoints directly inside); expected component files, or a "
            "repository with transformer/, vae/, audio_vae/ and text_encoder/",
            path.c_str(), checkpoints.size());
     }
   }
 
-  // Inside the folder of a component, or beside it; the conditioner's own folder comes first.
+  // Inside a file, in the folder of a component, or beside it; the conditioner's own come first.
   void find_tokenizer_beside(ModelFiles& files) const {
     if (!options_.tokenizer.empty()) {
       files.tokenizer = named_tokenizer(options_.tokenizer);
       return;
+    }
+    for (const bool conditioner : {true, false}) {
+      for (const Component& component : files.components) {
+        const TokenizerFiles* inside = component.source->tokenizer();
+        if ((component.role == Role::conditioner) != conditioner || inside == nullptr) continue;
+        files.tokenizer = *inside;
+        return;
+      }
     }
     std::vector<std::string> folders;
     for (const bool conditioner : {true, false}) {

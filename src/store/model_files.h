@@ -39,12 +39,6 @@ struct Component {
   std::string unsupported;  // why it cannot be run; only ever set under OpenOptions::inspect
 };
 
-// Where tokenizer data was found; texts are file contents, empty when absent.
-struct TokenizerFiles {
-  std::string origin;
-  std::string tokenizer_json, vocab_json, merges_txt, tokenizer_config_json;
-};
-
 struct ModelFiles {
   std::vector<Component> components;
   std::optional<TokenizerFiles> tokenizer;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/hash.h"
+#include "store/comfy_quant.h"
 #include "store/tensor_source.h"
 
 namespace h3 {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 60;  // of one tensor, axes of length zero taken as one
 
 struct DtypeName {
   const char* name;
@@ -116,13 +118,16 @@ class HeaderReader {
     const Json* shape = entry.find("shape");
     if (shape == nullptr || !shape->is_array()) bad_tensor(name, "\"shape\" must be an array");
     uint64_t expected = element_bytes(info.format);
+    uint64_t without_zeros = expected;
     bool overflow = false;
     for (const Json& dim : shape->items()) {
       const uint64_t size = natural(name, dim, "\"shape\"");
       info.dims.push_back(static_cast<int64_t>(size));
-      overflow = overflow || __builtin_mul_overflow(expected, size, &expected);
+      expected *= size;
+      overflow = overflow || __builtin_mul_overflow(without_zeros, std::max<uint64_t>(1, size), &without_zeros);
     }
-    if (overflow) bad_tensor(name, "shape " + shape_text(info.dims) + " overflows the size of a tensor");
+    if (overflow || without_zeros > kMaxBytes)
+      bad_tensor(name, "shape " + shape_text(info.dims) + " overflows the size of a tensor");
     const Json* offsets = entry.find("data_offsets");
     if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2) {
       bad_tensor(name, "\"data_offsets\" must be an array [begin, end]");
@@ -176,11 +181,13 @@ class SafetensorsSource final : public TensorSource {
  public:
   explicit SafetensorsSource(const std::string& path) {
     add_file(path);
+    fold_quantised_layers(path, tensors_, metadata_, owned_);
     index_tensors();
   }
 
   SafetensorsSource(const std::string& name, std::span<const std::byte> bytes) {
     add_bytes(name, bytes);
+    fold_quantised_layers(name, tensors_, metadata_, owned_);
     index_tensors();
   }
 
@@ -200,19 +207,16 @@ class SafetensorsSource final : public TensorSource {
       add_file(path);
       check_shard(index_path, shard_of, shard, first);
     }
-    index_tensors();
-    for (const auto& [tensor, shard] : shard_of) {
-      if (find(tensor) == nullptr) {
-        fail(Code::data, "%s: tensor '%s' is not in its shard '%s'; index and shards are not from the same release",
-             index_path.c_str(), tensor.c_str(), shard.c_str());
-      }
-    }
+    check_complete(index_path, shard_of);
     check_total(index_path, index);
+    fold_quantised_layers(index_path, tensors_, metadata_, owned_);
+    index_tensors();
   }
 
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   const std::vector<std::string>& files() const override { return files_; }
+  const char* container() const override { return "safetensors"; }
   std::string id() const override {
     return strf("%016llx-%llu", static_cast<unsigned long long>(hash_), static_cast<unsigned long long>(size_));
   }
@@ -269,6 +273,16 @@ class SafetensorsSource final : public TensorSource {
     }
   }
 
+  void check_complete(const std::string& index_path, const std::map<std::string, std::string>& shard_of) const {
+    std::set<std::string> found;
+    for (const TensorInfo& info : tensors_) found.insert(info.name);
+    for (const auto& [tensor, shard] : shard_of) {
+      if (found.count(tensor) != 0) continue;
+      fail(Code::data, "%s: tensor '%s' is not in its shard '%s'; index and shards are not from the same release",
+           index_path.c_str(), tensor.c_str(), shard.c_str());
+    }
+  }
+
   void check_total(const std::string& index_path, const Json& index) const {
     const Json* metadata = index.find("metadata");
     const Json* total = metadata == nullptr ? nullptr : metadata->find("total_size");
@@ -287,16 +301,13 @@ class SafetensorsSource final : public TensorSource {
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
   std::vector<std::string> files_;
+  std::vector<std::vector<std::byte>> owned_;  // scales that the file has in another type
   uint64_t hash_ = kFnvStart;
   uint64_t size_ = 0;
 };
 
 bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-std::unique_ptr<TensorSource> open_index(const std::string& path) {
-  return std::make_unique<SafetensorsSource>(path, Json::parse(read_file(path), path));
 }
 
 // The index of a folder, else its only safetensors file.
@@ -317,7 +328,7 @@ std::unique_ptr<TensorSource> open_folder(const std::string& folder) {
          candidates.size(), candidates[0].c_str(), candidates[1].c_str());
   }
   if (indices.empty()) return std::make_unique<SafetensorsSource>(files[0]);
-  return open_index(indices[0]);
+  return open_safetensors_index(indices[0]);
 }
 
 }  // namespace
@@ -325,8 +336,12 @@ std::unique_ptr<TensorSource> open_folder(const std::string& folder) {
 std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path);
-  if (ends_with(path, ".json")) return open_index(path);
+  if (ends_with(path, ".json")) return open_safetensors_index(path);
   return std::make_unique<SafetensorsSource>(path);
+}
+
+std::unique_ptr<TensorSource> open_safetensors_index(const std::string& path) {
+  return std::make_unique<SafetensorsSource>(path, Json::parse(read_file(path), path));
 }
 
 std::unique_ptr<TensorSource> open_safetensors(const std::string& name, std::span<const std::byte> bytes) {

@@ -77,19 +77,9 @@ std::vector<float> WeightBinder::values(const TensorInfo* info) const {
 }
 
 StoredMatrix WeightBinder::matrix(const TensorInfo* info) const {
-  StoredMatrix matrix;
-  if (info == nullptr) return matrix;
-  matrix.format = info->format;
-  matrix.rows = info->dims.empty() ? 1 : info->dims[0];
-  matrix.cols = 1;
-  for (size_t i = 1; i < info->dims.size(); ++i) matrix.cols *= info->dims[i];
-  matrix.data = info->data;
+  if (info == nullptr) return {};
+  StoredMatrix matrix = stored_matrix(*info);
   matrix.keep_alive = component_.source;
-  try {
-    check_matrix(matrix, info->name);
-  } catch (const Error& error) {
-    throw error.with_context(info->file);
-  }
   return matrix;
 }
 

@@ -38,6 +38,7 @@ BoundLanguage bind_language(WeightBinder& binder, const Names& names, const Lang
   for (size_t l = 0; l < bound.layers.size(); ++l) {
     bind_rows(binder, names.language + "layers." + std::to_string(l) + ".", kLayer, bound.layers[l], lengths);
   }
+  check_awq(binder, bound.layers);
   // What the tap does not reach: later layers, the final norm, the head.
   for (int64_t l = tap; l < dims.layers; ++l) {
     binder.ignore_prefix(names.language + "layers." + std::to_string(l) + ".");

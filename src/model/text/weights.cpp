@@ -1,5 +1,6 @@
 #include "model/text/weights.h"
 
+#include "base/error.h"
 #include "model/text/pixels.h"
 
 namespace h3::text {
@@ -26,6 +27,29 @@ int64_t Lengths::operator()(Dim dim) const {
     case Dim::patch: return kPatch;
   }
   return 0;
+}
+
+void check_awq(WeightBinder& binder, const std::vector<LayerTensors>& layers) {
+  const auto awq = [](Info info) { return info != nullptr && !info->pre_scale.empty(); };
+  Info sign = nullptr;
+  for (const LayerTensors& layer : layers) {
+    for (const Info info : {layer.out, layer.down}) {
+      if (sign == nullptr && awq(info)) sign = info;
+    }
+  }
+  if (sign == nullptr) return;
+  for (const LayerTensors& layer : layers) {
+    for (const Info info : {layer.q, layer.k, layer.v, layer.gate, layer.up, layer.out, layer.down}) {
+      const bool scaled = info == layer.out || info == layer.down;
+      if (info == nullptr || (info->format == sign->format && (!scaled || awq(info)))) continue;
+      binder.problem(
+          strf("tensor '%s' at offset %llu is %s%s, but '%s' has a pre_quant_scale: these are the norms of an "
+               "AWQ encoder with another encoder's weights; take all tensors from one checkpoint",
+               info->name.c_str(), static_cast<unsigned long long>(info->offset), row_of(info->format).name,
+               scaled ? " without a pre_quant_scale" : "", sign->name.c_str()));
+      return;
+    }
+  }
 }
 
 }  // namespace h3::text

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <iterator>
+#include <vector>
 
 #include "model/text/dims.h"
 #include "store/weight_table.h"
@@ -118,5 +119,10 @@ inline constexpr WeightRow<MergerTensors, Dim> kMerger[] = {
     {&MergerTensors::fc2_bias, "linear_fc2.bias", {Dim::v_out}, kKeepF32},
 };
 static_assert(std::size(kMerger) * sizeof(Info) == sizeof(MergerTensors), "a field has no row");
+
+// AWQ moves the column factors of q, k, v, gate and up into the norms before them and keeps those of the other two as
+// pre_quant_scale. A layer that shows such factors must have all its matrices from the same quantisation: with another
+// encoder's weights its norms would be wrong, and nothing else would show it (spec conditioner 9). Adds problems.
+void check_awq(WeightBinder& binder, const std::vector<LayerTensors>& layers);
 
 }  // namespace h3::text
