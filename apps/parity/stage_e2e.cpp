@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "apps/parity/e2e_references.h"
 #include "apps/parity/suite.h"
 #include "apps/parity/synthetic.h"
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "model/text/pixels.h"
 #include "model/text/unicode.h"
 #include "model/vae/video_weights.h"
+#include "pipeline/conditions.h"
 #include "pipeline/engine.h"
 
 namespace h3 {
@@ -203,20 +205,17 @@ void check_audio(const Case& c, const Json& entry) {
 void check_layout(const Case& c, const Resolved& resolved, const Json& entry) {
   LayoutSpec spec;
   for (const int64_t tag : c.file_.i64("text_token_tags")) spec.text_tags.push_back(static_cast<int32_t>(tag));
-  for (const Keyframe& keyframe : resolved.keyframes) {
-    LayoutBlock block;
-    block.kind = keyframe.last ? LayoutBlock::Kind::last_frame : LayoutBlock::Kind::first_frame;
-    block.latent_frames = 1;
-    block.latent_height = resolved.latent_height;
-    block.latent_width = resolved.latent_width;
-    spec.blocks.push_back(block);
-  }
+  spec.blocks = condition_blocks(resolved);
   spec.latent_frames = resolved.latent_frames;
   spec.latent_height = resolved.latent_height;
   spec.latent_width = resolved.latent_width;
   spec.audio_latents = resolved.audio_latents;
   const PackedLayout layout = build_layout(spec);
   c.suite_.exact(c.label("seq_len"), layout.rows == entry.at("seq_len").as_int());
+  c.suite_.exact(c.label("num_condition_video_rows"),
+                 layout.condition_video_rows == entry.at("num_condition_video_rows").as_int());
+  c.suite_.exact(c.label("num_condition_audio_rows"),
+                 layout.condition_audio_rows == entry.at("num_condition_audio_rows").as_int());
   const std::vector<int64_t> tags(layout.tags.begin(), layout.tags.end());
   c.suite_.exact(c.label("position_ids"), hex64(poly64(layout.position.data(), layout.rows * 3, 8)) ==
                                               entry.at("position_ids_poly64").as_string());
@@ -243,12 +242,7 @@ class E2e {
         suite_.fail(name, path + " is missing");
         continue;
       }
-      GoldenFile file = suite_.open(path);
-      if (entry.find("reference.0") != nullptr) {
-        suite_.skip(name, "not yet run: requests with references");
-        continue;
-      }
-      run_case(engine, name, entry, std::move(file));
+      run_case(engine, name, entry, suite_.open(path));
     }
     run_bf16(engine);
   }
@@ -259,6 +253,9 @@ class E2e {
     facts.short_edge = static_cast<int>(json_.at("canvas_short_edge").as_int());
     facts.max_pixels = json_.at("canvas_max_pixels").as_int();
     facts.trained_frames_min = static_cast<int>(json_.at("min_duration_override").as_double() * kFramesPerSecond);
+    facts.references.image_short_edge = static_cast<int>(json_.at("reference_image_short_edge").as_int());
+    facts.references.video_short_edge = facts.short_edge;
+    facts.references.least_seconds = facts.references.least_side = 0;
     return facts;
   }
 
@@ -296,6 +293,10 @@ class E2e {
     Case c(suite_, name, std::move(file));
     Request request = request_of(entry);
     add_keyframes(c, request);
+    request.references = listed_references(name);
+    if (request.references.empty() && entry.find("reference.0") != nullptr) {
+      return suite_.fail(name, "no references are known for this case");
+    }
     const bool encodes = can_encode(request.prompt);
     if (!encodes) {
       suite_.skip(c.label("prompt_embeds"), kNoTables);
@@ -321,6 +322,14 @@ class E2e {
       c.check("prompt_embeds", kText);
     }
     for (int i = 0; i < c.count("keyframe_u8."); ++i) c.exact("keyframe_u8." + std::to_string(i));
+    for (size_t i = 0; i < resolved.references.size(); ++i) {
+      const std::string tensor = "reference_u8." + std::to_string(i);
+      if (c.file_.has(tensor)) c.exact(tensor);
+    }
+    for (int i = 0; i < c.count("audio_condition_rows."); ++i) {
+      c.check("audio_condition_rows." + std::to_string(i), kAudio);
+    }
+    check_references(suite_, name, resolved, entry);
     check_seen(c, resolved);
     if (c.file_.has("condition_rows")) c.check("condition_rows", kNoise);
     check_layout(c, resolved, entry);

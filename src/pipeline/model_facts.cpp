@@ -51,6 +51,8 @@ void apply_defaults(const Json& json, ModelFacts& facts) {
   read_int(json, "frames", facts.frames);
   read_int(json, "steps", facts.evaluations);
   read_int(json, "canvas_short_edge", facts.short_edge);
+  read_int(json, "canvas_short_edge", facts.references.video_short_edge);
+  read_int(json, "reference_image_short_edge", facts.references.image_short_edge);
   if (const Json* pixels = json.find("canvas_max_pixels")) facts.max_pixels = pixels->as_int();
   read_double(json, "video_shift", facts.video_shift);
   read_double(json, "audio_shift", facts.audio_shift);
@@ -58,6 +60,8 @@ void apply_defaults(const Json& json, ModelFacts& facts) {
   if (const Json* seconds = json.find("min_seconds")) {
     facts.trained_frames_min =
         std::min(facts.frames, align_frames(static_cast<int>(seconds->as_double() * kFramesPerSecond)));
+    facts.references.least_seconds = std::min(facts.references.least_seconds, seconds->as_double());
+    facts.references.least_side = 1;
   }
 }
 
@@ -65,16 +69,22 @@ void apply_defaults(const Json& json, ModelFacts& facts) {
 
 ModelFacts model_facts(const ModelFiles& files) {
   ModelFacts facts;
-  const Component* const dit = files.find_dit(Partition::fl2va);
+  const Component* const plain = files.find_dit(Partition::fl2va);
+  const Component* const references = files.find_dit(Partition::ref2va);
+  const Component* const dit = plain != nullptr ? plain : references;
   const Component* const text = files.find(Role::conditioner);
   const Component* const video = files.find(Role::video_vae);
-  facts.dit = dit != nullptr;
+  const Component* const audio = files.find(Role::audio_vae);
+  facts.dit = plain != nullptr;
+  facts.dit_ref = references != nullptr;
+  if (dit != nullptr && facts.dit != facts.dit_ref) facts.only_dit = dit->origin + " (" + dit->partition_from + ")";
   facts.conditioner = text != nullptr;
   facts.vision = any_name(text, {"model.visual.", "visual."});
   facts.tokenizer = files.tokenizer.has_value();
   facts.video_decoder = any_name(video, {"decoder."});
   facts.video_encoder = any_name(video, {"encoder."});
-  facts.audio_decoder = files.find(Role::audio_vae) != nullptr;
+  facts.audio_decoder = audio != nullptr;
+  facts.audio_encoder = any_name(audio, {"mean_proj."});
   if (dit != nullptr && weights_of(*dit) >= kReleaseSize) facts.precision = "bf16";
   if (!files.defaults.is_null()) apply_defaults(files.defaults, facts);
   if (dit != nullptr && dit->origin.rfind("embedded demo", 0) == 0) facts.name = "demo";

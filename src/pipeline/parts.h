@@ -19,6 +19,7 @@ struct Engine::Parts {
   std::unique_ptr<AudioVae> audio;
   Compute text_compute{}, dit_compute{}, video_compute{};
   bool text_vision = false, video_encoder = false;
+  const TensorSource* dit_source = nullptr;
 };
 
 }  // namespace h3

@@ -12,7 +12,8 @@ namespace h3 {
 namespace {
 
 using Member = std::variant<std::string Request::*, std::optional<int> Request::*, std::optional<double> Request::*,
-                            std::optional<bool> Request::*, std::optional<Seed> Request::*, Dumps Request::*>;
+                            std::optional<bool> Request::*, std::optional<Seed> Request::*, Dumps Request::*,
+                            std::vector<Reference> Request::*>;
 
 struct Field {
   const char* key;
@@ -36,6 +37,10 @@ const Field kFields[] = {
     {"first_frame", &Request::first_frame},
     {"last_frame", &Request::last_frame},
     {"fit", &Request::fit},
+    {"references", &Request::references},
+    {"ref_image_size", &Request::ref_image_size},
+    {"ref_silent", &Request::ref_silent},
+    {"strict", &Request::strict},
     {"profile", &Request::profile},
     {"sampler", &Request::sampler},
     {"scheduler", &Request::scheduler},
@@ -73,6 +78,46 @@ Dumps parse_dumps(const std::string& key, const Json& value) {
   return dumps;
 }
 
+Reference parse_reference(const std::string& key, const Json& value) {
+  if (!value.is_object()) wrong(key, value, "an object, for example {\"type\": \"image\", \"path\": \"a.png\"}");
+  Reference reference;
+  for (const auto& [name, entry] : value.members()) {
+    const std::string where = key + "." + name;
+    if (name == "silent") {
+      if (!entry.is_bool()) wrong(where, entry, "true or false");
+      reference.silent = entry.as_bool();
+      continue;
+    }
+    if (!entry.is_string()) wrong(where, entry, "a string");
+    const std::string& text = entry.as_string();
+    if (name == "path") {
+      reference.path = text;
+    } else if (name == "sound") {
+      reference.sound = text;
+    } else if (name != "type") {
+      const std::vector<std::string> known = {"type", "path", "sound", "silent"};
+      fail(Code::usage, "unknown field %s%s", where.c_str(), suggestion(name, known).c_str());
+    } else if (text == "video") {
+      reference.kind = Reference::Kind::video;
+    } else if (text == "audio") {
+      reference.kind = Reference::Kind::audio;
+    } else if (text != "image") {
+      wrong(where, entry, "image, video or audio");
+    }
+  }
+  if (value.find("type") == nullptr) fail(Code::usage, "%s.type: it is missing, give image, video or audio", key.c_str());
+  return reference;
+}
+
+std::vector<Reference> parse_references(const std::string& key, const Json& value) {
+  if (!value.is_array()) wrong(key, value, "a list of objects");
+  std::vector<Reference> references;
+  for (const Json& entry : value.items()) {
+    references.push_back(parse_reference(strf("%s[%zu]", key.c_str(), references.size()), entry));
+  }
+  return references;
+}
+
 // One overload per member type: from JSON, and back (null = unset).
 struct Setter {
   Request& request;
@@ -93,6 +138,7 @@ struct Setter {
   }
   void operator()(std::optional<Seed> Request::*member) const { request.*member = parse_seed(value); }
   void operator()(Dumps Request::*member) const { request.*member = parse_dumps(key, value); }
+  void operator()(std::vector<Reference> Request::*member) const { request.*member = parse_references(key, value); }
 };
 
 struct Getter {
@@ -113,6 +159,17 @@ struct Getter {
     Json object = Json::object();
     for (const auto& [stage, file] : request.*member) object.set(stage, file);
     return object;
+  }
+  Json operator()(std::vector<Reference> Request::*member) const {
+    if ((request.*member).empty()) return Json();
+    Json list = Json::array();
+    for (const Reference& reference : request.*member) {
+      Json object = Json::object({{"type", name_of(reference.kind)}, {"path", reference.path}});
+      if (!reference.sound.empty()) object.set("sound", reference.sound);
+      if (reference.silent) object.set("silent", true);
+      list.push(std::move(object));
+    }
+    return list;
   }
 };
 
@@ -169,6 +226,12 @@ Request Request::from_json(const Json& json) {
   return request;
 }
 
-const char* name_of(Task task) { return task == Task::fl2va ? "fl2va" : "t2va"; }
+const char* name_of(Task task) {
+  return task == Task::ref2va ? "ref2va" : task == Task::fl2va ? "fl2va" : "t2va";
+}
+
+const char* name_of(Reference::Kind kind) {
+  return kind == Reference::Kind::video ? "video" : kind == Reference::Kind::audio ? "audio" : "image";
+}
 
 }  // namespace h3

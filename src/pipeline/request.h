@@ -32,6 +32,18 @@ struct Seed {
 
 using Dumps = std::vector<std::pair<std::string, std::string>>;  // STAGE, FILE
 
+// One reference, in the order the model reads them: {"type": "video", "path": "a.mp4", "silent": true}.
+struct Reference {
+  enum class Kind : uint8_t { image, video, audio } kind = Kind::image;
+  std::string path;
+  std::string sound;    // video: the file whose sound stands in for its own
+  bool silent = false;  // video: its sound is not used
+  // Already decoded (tests, callers without files); wins over the path, which is then a name for messages.
+  std::shared_ptr<const Image> picture;
+  std::shared_ptr<const ClipData> clip;  // of a video, and of a sound
+};
+const char* name_of(Reference::Kind kind);  // image, video, audio
+
 // As given; unset fields are filled in from the model by resolve().
 struct Request {
   std::string prompt;
@@ -42,6 +54,10 @@ struct Request {
   std::optional<bool> exact, audio, stock_sampler;
   std::optional<Seed> seed;
   std::string first_frame, last_frame, fit;  // fit: stretch | cover | contain
+  std::vector<Reference> references;
+  std::string ref_image_size;            // official | match | max
+  std::optional<bool> ref_silent;        // no reference video brings its sound
+  std::optional<bool> strict;            // doubts about references and their tags end the request
   std::string profile, sampler, scheduler;
   std::string precision, vae_precision;
   std::string output, wav, frames_dir;
@@ -64,6 +80,15 @@ std::vector<std::string> request_keys();
 Seed parse_seed(const Json& value);
 Json seed_json(uint64_t seed);  // a string above the range of a JSON integer
 
+// What the release accepts as references (its model card; spec dit 4). Seconds are those of the files.
+struct ReferenceLimits {
+  int images = 9, videos = 3, sounds = 3, total = 12;
+  double least_seconds = 2, most_seconds = 15;  // of a clip or sound; all clips together, and all sounds, at most this
+  int least_side = 256, most_side = 5760;       // of pictures and clips, in pixels
+  int image_short_edge = 2048;                  // what pictures are brought to
+  int video_short_edge = 768;                   // what clips are brought to, within ModelFacts::max_pixels
+};
+
 // What a loaded model says about itself: the defaults of a request and what can be asked of it.
 struct ModelFacts {
   std::string name = "base checkpoint";  // "default of the base checkpoint"
@@ -77,10 +102,14 @@ struct ModelFacts {
   int trained_frames_min = 124, trained_frames_max = 362;
   int64_t trained_pixels = 768 * 1344;
   bool conditioner = true, vision = true, tokenizer = true;
-  bool dit = true, video_decoder = true, video_encoder = true, audio_decoder = true;
+  bool video_decoder = true, video_encoder = true, audio_decoder = true, audio_encoder = true;
+  // The release has two transformers: one renders from prompts and keyframes, the other from references.
+  bool dit = true, dit_ref = true;
+  std::string only_dit;  // where just one is there: "a.safetensors (declared by model_index.json)"
+  ReferenceLimits references;
 };
 
-enum class Task : uint8_t { t2va, fl2va };
+enum class Task : uint8_t { t2va, fl2va, ref2va };
 const char* name_of(Task task);
 
 // A keyframe on the canvas, as both the video autoencoder and the conditioner see it.
@@ -88,6 +117,21 @@ struct Keyframe {
   bool last = false;
   std::string path;  // as given; empty for an uploaded picture
   Image picture;
+};
+
+// A reference as the model takes it (spec dit 4, conditioner 3.4, vae 8.2, 13).
+struct ReferenceInput {
+  Reference::Kind kind = Reference::Kind::image;
+  std::string path;                           // as given; a name for one that was given decoded
+  std::string tag, sound_tag;                 // "<Video 1>", "<Audio 2>"; empty where it has no picture, no sound
+  int width = 0, height = 0;                  // of its frames, multiples of 32
+  std::vector<std::vector<uint8_t>> frames;   // RGB [height, width, 3]: one of an image; of a video all at 24 per second
+  int encoded_frames = 0;                     // the first of them that the video autoencoder sees
+  std::vector<float> sound;                   // [2, samples] at 32 kHz
+  std::string description;                    // "3.00 s of 640x360 at 30 fps -> 72 frames of 1344x768"
+  std::string sound_description;              // "3.00 s at 44100 Hz mono -> 3.00 s at 32000 Hz stereo"
+
+  int64_t samples() const { return static_cast<int64_t>(sound.size()) / 2; }
 };
 
 // One resolved value and why it has it, for reports: {"frames", "39", "snapped up from 35"}.
@@ -116,6 +160,7 @@ struct Resolved {
   bool stock_sampler = false;
   Compute compute{}, vae_compute{};
   std::vector<Keyframe> keyframes;  // first, last
+  std::vector<ReferenceInput> references;
   std::vector<InputFile> inputs;
   std::vector<Choice> choices;
   std::vector<std::string> notes;     // what was changed: snapping
@@ -124,9 +169,12 @@ struct Resolved {
   Json to_json() const;  // values and where each came from
 };
 
-// Validates, fills in and snaps. Reads the keyframes, because the canvas may follow from them. Error(usage | io | data)
+// Validates, fills in and snaps. Reads the keyframes, because the canvas may follow from them, and the references. Error(usage | io | data)
 // with one line: the field, its value, what is allowed, one suggestion.
 Resolved resolve(const Request& request, const ModelFacts& facts);
+
+// What each tag of the prompt stands for, a line each: "<Picture 1> = a.png (800x600 -> 2720x2048)".
+std::vector<std::string> reference_table(const Resolved& resolved);
 
 // "STAGE" names that --dump takes.
 std::span<const char* const> dump_stages();

@@ -16,25 +16,26 @@
 #include "base/utf8.h"
 #include "model/dit/layout.h"
 #include "ops/ops.h"
-#include "pipeline/request.h"
+#include "pipeline/references.h"
 #include "sampling/sampler.h"
 #include "sampling/schedule.h"
 
 namespace h3 {
 namespace {
 
-// What a profile stands for besides its noise (spec dit 5, 6; vae 8.1): its schedule and sampler, and how a lone last
-// frame is brought onto the canvas.
+// What a profile stands for besides its noise (spec dit 5, 6; vae 8): its schedule and sampler, how later keyframes and
+// a lone last one are brought onto the canvas, and how large reference pictures are.
 struct ProfileRow {
   const char *name, *scheduler, *sampler;
   Fit later, lone_last;
+  const char* ref_image_size;
 };
 
 constexpr ProfileRow kProfiles[] = {
-    {"diffusers", "linspace", "euler", Fit::cover, Fit::stretch},
-    {"comfy", "simple", "euler", Fit::cover, Fit::cover},
-    {"cortiq", "two-clock", "two-clock", Fit::cover, Fit::stretch},
-    {"sdcpp", "discrete", "euler", Fit::stretch, Fit::stretch},
+    {"diffusers", "linspace", "euler", Fit::cover, Fit::stretch, "official"},
+    {"comfy", "simple", "euler", Fit::cover, Fit::cover, "match"},
+    {"cortiq", "two-clock", "two-clock", Fit::cover, Fit::stretch, "official"},
+    {"sdcpp", "discrete", "euler", Fit::stretch, Fit::stretch, "max"},
 };
 
 template <typename Rows>
@@ -129,6 +130,7 @@ class Resolver {
     precision();
     files();
     fit_keyframes();
+    references();
     explicit_request();
     return std::move(out_);
   }
@@ -145,6 +147,8 @@ class Resolver {
 
   void prompt();
   void parts();
+  void transformer() const;
+  void encoders(bool keyframes) const;
   void keyframe_pictures();
   void canvas();
   Canvas asked_canvas(std::string& from);
@@ -154,6 +158,8 @@ class Resolver {
   void precision();
   void files();
   void fit_keyframes();
+  void references();
+  void check_tags();
   void explicit_request();
   std::string default_text(const char* field, const std::string& value, const std::string& fallback);
   int default_short_edge() const {
@@ -188,14 +194,57 @@ void Resolver::prompt() {
   }
 }
 
+// The release has a transformer for prompts and keyframes and one for references; neither does the other's work.
+void Resolver::transformer() const {
+  const bool references = out_.task == Task::ref2va;
+  if (references ? facts_.dit_ref : facts_.dit) return;
+  if (facts_.only_dit.empty()) {
+    fail(Code::usage, "model: the files have no transformer, add the file that has it to the model files");
+  }
+  if (references) {
+    fail(Code::usage,
+         "references: the transformer %s is of the fl2va half of the release, references need the other half: "
+         "minimax_h3_ref2va*.safetensors, or Ref2VA/ of the release",
+         facts_.only_dit.c_str());
+  }
+  fail(Code::usage,
+       "model: the transformer %s is of the ref2va half of the release, a request without references needs the other "
+       "half: minimax_h3_fl2va*.safetensors, or FL2VA/ of the release",
+       facts_.only_dit.c_str());
+}
+
+void Resolver::encoders(bool keyframes) const {
+  const bool seen = std::any_of(asked_.references.begin(), asked_.references.end(), [](const Reference& reference) {
+    return reference.kind != Reference::Kind::audio;
+  });
+  if (!keyframes && !seen) return;
+  const char* const field = seen                                                    ? "references"
+                            : !asked_.first_frame.empty() || asked_.first_picture ? "first_frame"
+                                                                                    : "last_frame";
+  const char* const what = seen ? "reference" : "keyframe";
+  if (asked_.prompt_embeds.empty() && !facts_.vision) {
+    fail(Code::usage,
+         "%s: the text encoder has no vision tower, so it cannot see a %s, use one that has it or drop the %s", field,
+         what, what);
+  }
+  if (!facts_.video_encoder) {
+    fail(Code::usage, "%s: the video VAE has no encoder, so it cannot take a %s, use one that has it or drop the %s",
+         field, what, what);
+  }
+}
+
 // What the request needs of the model, before anything large is read.
 void Resolver::parts() {
   const bool keyframes =
       asked_.first_picture || asked_.last_picture || !asked_.first_frame.empty() || !asked_.last_frame.empty();
-  const char* const field = !asked_.first_frame.empty() || asked_.first_picture ? "first_frame" : "last_frame";
+  const bool references = !asked_.references.empty();
   const bool embeds = !asked_.prompt_embeds.empty();
   const char* const hint = "add the file that has it to the model files";
-  if (!facts_.dit) fail(Code::usage, "model: the files have no transformer, %s", hint);
+  if (references && keyframes) {
+    fail(Code::usage, "references: they cannot be combined with a first or last frame, drop one of them");
+  }
+  out_.task = references ? Task::ref2va : keyframes ? Task::fl2va : Task::t2va;
+  transformer();
   if (!facts_.video_decoder) fail(Code::usage, "model: the files have no video decoder (video VAE), %s", hint);
   if (!facts_.audio_decoder && asked_.audio.value_or(true)) {
     fail(Code::usage, "model: the files have no audio decoder (audio VAE), %s, or ask for no sound", hint);
@@ -208,20 +257,12 @@ void Resolver::parts() {
          "model: no tokenizer was found inside or beside the files, give the folder with tokenizer.json or with "
          "vocab.json and merges.txt (tokenizer)");
   }
-  if (keyframes && !embeds && !facts_.vision) {
-    fail(Code::usage,
-         "%s: the text encoder has no vision tower, so it cannot see a keyframe, use one that has it or "
-         "drop the keyframe",
-         field);
-  }
-  if (keyframes && !facts_.video_encoder) {
-    fail(Code::usage,
-         "%s: the video VAE has no encoder, so it cannot take a keyframe, use one that has it or drop the "
-         "keyframe",
-         field);
-  }
-  out_.task = keyframes ? Task::fl2va : Task::t2va;
-  choose("task", name_of(out_.task), keyframes ? "a keyframe is given" : "no keyframe is given");
+  encoders(keyframes);
+  check_reference_list(asked_.references, facts_.references);
+  choose("task", name_of(out_.task),
+         references  ? "references are given"
+         : keyframes ? "a keyframe is given"
+                     : "no keyframe is given");
 }
 
 void Resolver::keyframe_pictures() {
@@ -416,10 +457,15 @@ void Resolver::files() {
   }
   std::vector<std::pair<const char*, std::string>> written = {{"output", r.output}, {"wav", r.wav}};
   for (const auto& [stage, file] : r.dumps) written.emplace_back("dump", file);
+  std::vector<std::string> inputs = {r.first_frame, r.last_frame, r.prompt_embeds};
+  for (const Reference& reference : r.references) {
+    inputs.push_back(reference.path);
+    inputs.push_back(reference.sound);
+  }
   for (size_t i = 0; i < written.size(); ++i) {
     const auto& [field, path] = written[i];
     if (path.empty()) continue;
-    for (const std::string& input : {r.first_frame, r.last_frame, r.prompt_embeds}) {
+    for (const std::string& input : inputs) {
       if (path == input) fail(Code::usage, "%s: %s is also an input, choose another name", field, path.c_str());
     }
     for (size_t j = 0; j < i; ++j) {
@@ -450,8 +496,51 @@ void Resolver::fit_keyframes() {
   }
 }
 
+// After everything that needs no reading of large files.
+void Resolver::references() {
+  if (!asked_.ref_image_size.empty()) one_of("ref_image_size", asked_.ref_image_size, {"official", "match", "max"});
+  if (asked_.ref_silent.value_or(false)) {
+    for (const Reference& reference : asked_.references) {
+      if (reference.sound.empty()) continue;
+      fail(Code::usage, "ref_silent: %s is given as the sound of a reference, drop one of them",
+           reference.sound.c_str());
+    }
+  }
+  if (!asked_.references.empty()) {
+    const ReferenceTarget target{out_.width, out_.height, out_.frames,
+                                 default_text("ref_image_size", asked_.ref_image_size, profile_->ref_image_size)};
+    out_.references = load_references(asked_, facts_, target, out_.warnings);
+    for (size_t i = 0; i < out_.references.size(); ++i) {
+      out_.inputs.push_back({strf("references[%zu]", i), out_.references[i].path, hash_of(out_.references[i])});
+    }
+    out_.request.ref_image_size = target.image_size;
+  }
+  check_tags();
+}
+
+void Resolver::check_tags() {
+  if (!asked_.prompt_embeds.empty()) return;
+  TagCounts counts;
+  counts.pictures = static_cast<int>(out_.keyframes.size());
+  for (const ReferenceInput& reference : out_.references) {
+    counts.pictures += reference.kind == Reference::Kind::image ? 1 : 0;
+    counts.videos += reference.kind == Reference::Kind::video ? 1 : 0;
+    counts.sounds += reference.sound_tag.empty() ? 0 : 1;
+  }
+  std::vector<std::string> doubts = unknown_tags(asked_.prompt, counts);
+  for (std::string& doubt : unnamed_references(asked_.prompt, out_.references)) doubts.push_back(std::move(doubt));
+  if (!doubts.empty() && asked_.strict.value_or(false)) fail(Code::usage, "%s (strict)", doubts[0].c_str());
+  out_.warnings.insert(out_.warnings.end(), doubts.begin(), doubts.end());
+}
+
 void Resolver::explicit_request() {
   Request& r = out_.request;
+  for (Reference& reference : r.references) {
+    const bool video = reference.kind == Reference::Kind::video;
+    reference.silent = video && (reference.silent || asked_.ref_silent.value_or(false));
+    if (reference.silent) reference.sound.clear();
+  }
+  r.ref_silent.reset();
   r.width = out_.width;
   r.height = out_.height;
   r.aspect.clear();
@@ -487,6 +576,9 @@ Json Resolved::to_json() const {
   values.set("latent_frames", latent_frames).set("latent_width", latent_width).set("latent_height", latent_height);
   values.set("audio_latents", audio_latents).set("output_frames", output_frames);
   values.set("output_samples", output_samples);
+  Json table = Json::array();
+  for (const std::string& line : reference_table(*this)) table.push(line);
+  if (!references.empty()) values.set("references", std::move(table));
   return values;
 }
 

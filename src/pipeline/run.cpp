@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "model/dit/layout.h"
+#include "pipeline/conditions.h"
 #include "pipeline/parts.h"
 #include "pipeline/preview.h"
 #include "sampling/noise.h"
@@ -22,20 +23,6 @@ double rms(const std::vector<float>& values) {
   double squares = 0;
   for (const float value : values) squares += static_cast<double>(value) * value;
   return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
-}
-
-std::vector<float> image_pixels(const Image& image) {
-  // Spec vae 8.4: x = (fl32(u8) / 255 - mean) / std in f32, in that order; planar.
-  constexpr float kMean[3] = {0.485f, 0.456f, 0.406f}, kStd[3] = {0.229f, 0.224f, 0.225f};
-  const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
-  std::vector<float> planar(3 * pixels);
-  for (size_t channel = 0; channel < 3; ++channel) {
-    for (size_t i = 0; i < pixels; ++i) {
-      planar[channel * pixels + i] =
-          (static_cast<float>(image.rgb[3 * i + channel]) / 255.0f - kMean[channel]) / kStd[channel];
-    }
-  }
-  return planar;
 }
 
 }  // namespace
@@ -58,7 +45,8 @@ class Run {
   void load_conditioner_part();
   void encode_text();
   void load_decoders();
-  void encode_keyframes();
+  void encode_conditions();
+  void dump_conditions() const;
   void draw_noise();
   void load_dit_part();
   void pack();
@@ -81,8 +69,11 @@ class Run {
   RunReport report_;
 
   SavedText text_;
-  std::vector<std::vector<float>> condition_latents_;  // [24, 1, h, w] each
-  std::vector<float> condition_rows_;                  // noised, packed
+  std::vector<LayoutBlock> blocks_;                    // keyframes and references, in packed order
+  std::vector<LatentShape> shapes_;                    // of the visual ones
+  std::vector<std::vector<float>> condition_latents_;  // [24, T, h, w] each, of the visual ones
+  std::vector<std::vector<float>> condition_sounds_;   // [2 latents, 32] each
+  std::vector<float> condition_rows_;                  // of the visual ones: noised, packed
   Noise noise_;
   Schedule schedule_;
   PackedLayout layout_;
@@ -109,15 +100,16 @@ void Run::stage(const char* name, int64_t items, const Work& work) {
 }
 
 const Component& Run::component(Role role) const {
+  const Partition partition = r_.task == Task::ref2va ? Partition::ref2va : Partition::fl2va;
   const Component* const found =
-      role == Role::dit ? engine_.files_.find_dit(Partition::fl2va) : engine_.files_.find(role);
+      role == Role::dit ? engine_.files_.find_dit(partition) : engine_.files_.find(role);
   if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(role));
   return *found;
 }
 
 // ---- text ----------------------------------------------------------------------------------------------------------
 void Run::load_conditioner_part() {
-  const bool vision = !r_.keyframes.empty();
+  const bool vision = has_visual_conditions(r_);
   const bool usable = parts_.conditioner && parts_.text_compute == r_.compute && (parts_.text_vision || !vision);
   if (usable) return;
   parts_.conditioner.reset();
@@ -139,13 +131,7 @@ void Run::encode_text() {
   } else {
     load_conditioner_part();
     stage("encode text", 1, [&] {
-      std::vector<PromptMedia> media;
-      for (const Keyframe& keyframe : r_.keyframes) {
-        PromptMedia entry;
-        entry.frames.push_back({keyframe.picture.width, keyframe.picture.height, keyframe.picture.rgb});
-        media.push_back(std::move(entry));
-      }
-      Conditioning conditioning = parts_.conditioner->encode(r_.request.prompt, media, control_);
+      Conditioning conditioning = parts_.conditioner->encode(r_.request.prompt, prompt_media(r_), control_);
       text_ = {conditioning.rows, conditioning.width, std::move(conditioning.embeds), std::move(conditioning.tags),
                std::move(conditioning.ids)};
     });
@@ -153,8 +139,8 @@ void Run::encode_text() {
   }
   require_finite("encode text", 0, 0, "prompt embeddings", text_.embeds);
   const bool seen = std::find(text_.tags.begin(), text_.tags.end(), 0) != text_.tags.end();
-  if (!r_.keyframes.empty() && !seen) {
-    report_.warnings.push_back("prompt_embeds: the saved embeddings were made without the keyframes");
+  if (has_visual_conditions(r_) && !seen) {
+    report_.warnings.push_back("prompt_embeds: the saved embeddings were made without these pictures");
   }
   report_.text_rows = text_.rows;
   if (wants("text")) {
@@ -170,7 +156,7 @@ void Run::encode_text() {
 // ---- autoencoders --------------------------------------------------------------------------------------------------
 // Before the transformer: a decoder that cannot be loaded is found out before the sampling, not after it.
 void Run::load_decoders() {
-  const bool encoder = !r_.keyframes.empty();
+  const bool encoder = has_visual_conditions(r_);
   const bool usable = parts_.video && parts_.video_compute == r_.vae_compute && (parts_.video_encoder || !encoder);
   if (!usable) {
     parts_.video.reset();
@@ -183,32 +169,51 @@ void Run::load_decoders() {
     parts_.video_compute = r_.vae_compute;
     parts_.video_encoder = encoder;
   }
-  if (!parts_.audio && r_.request.audio.value_or(true)) {
+  if (!parts_.audio && (r_.request.audio.value_or(true) || has_sound_conditions(r_))) {
     stage("load audio VAE", 1, [&] { parts_.audio = load_audio_vae(ops_, component(Role::audio_vae)); });
   }
 }
 
-void Run::encode_keyframes() {
-  if (r_.keyframes.empty()) return;
-  const int64_t positions = static_cast<int64_t>(r_.latent_height) * r_.latent_width;
-  stage("encode keyframes", static_cast<int64_t>(r_.keyframes.size()), [&] {
-    for (const Keyframe& keyframe : r_.keyframes) {
-      const std::vector<float> pixels = image_pixels(keyframe.picture);
-      const std::vector<float> moments = parts_.video->encode_moments(pixels.data(), 1, r_.height, r_.width, control_);
-      // Only the reference samples the posterior; the other programs take its mean (spec vae 7).
-      const Posterior posterior = r_.profile == "diffusers" ? Posterior::sample42 : Posterior::mean;
-      condition_latents_.push_back(condition_latent(*parts_.video, moments, positions, posterior));
-      require_finite("encode keyframes", 0, 0, "condition latent", condition_latents_.back());
-      if (hooks_.adjust_condition) hooks_.adjust_condition(condition_latents_.size() - 1, condition_latents_.back());
+void Run::encode_conditions() {
+  blocks_ = condition_blocks(r_);
+  shapes_ = visual_shapes(blocks_);
+  if (blocks_.empty()) return;
+  const char* const name = r_.references.empty() ? "encode keyframes" : "encode references";
+  stage(name, static_cast<int64_t>(blocks_.size()), [&] {
+    if (has_sound_conditions(r_)) condition_sounds_ = encode_sound_conditions(r_, *parts_.audio, control_);
+    condition_latents_ = encode_visual_conditions(r_, *parts_.video, control_);
+    for (size_t i = 0; i < condition_latents_.size(); ++i) {
+      require_finite(name, 0, 0, "condition latent", condition_latents_[i]);
+      if (hooks_.adjust_condition) hooks_.adjust_condition(i, condition_latents_[i]);
     }
   });
-  if (!wants("keyframes")) return;
+  if (wants("keyframes")) dump_conditions();
+}
+
+void Run::dump_conditions() const {
   StageResult result{"keyframes", {}, {}};
   for (size_t i = 0; i < r_.keyframes.size(); ++i) {
-    const std::string index = std::to_string(i);
-    result.tensors.push_back({"keyframe_u8." + index, {r_.height, r_.width, 3}, {}, {}, r_.keyframes[i].picture.rgb});
-    result.tensors.push_back({"condition_latent." + index,
-                              {kVideoChannels, 1, r_.latent_height, r_.latent_width},
+    const std::vector<uint8_t>& rgb = r_.keyframes[i].picture.rgb;
+    result.tensors.push_back({"keyframe_u8." + std::to_string(i), {r_.height, r_.width, 3}, {}, {}, rgb});
+  }
+  size_t sound = 0;
+  for (size_t i = 0; i < r_.references.size(); ++i) {
+    const ReferenceInput& reference = r_.references[i];
+    if (reference.kind == Reference::Kind::image) {
+      result.tensors.push_back(
+          {"reference_u8." + std::to_string(i), {reference.height, reference.width, 3}, {}, {}, reference.frames[0]});
+    }
+    if (reference.sound.empty()) continue;
+    const std::vector<float>& rows = condition_sounds_[sound];
+    result.tensors.push_back({"audio_condition_rows." + std::to_string(sound++),
+                              {static_cast<int64_t>(rows.size()) / kAudioRow, kAudioRow},
+                              rows,
+                              {},
+                              {}});
+  }
+  for (size_t i = 0; i < shapes_.size(); ++i) {
+    result.tensors.push_back({"condition_latent." + std::to_string(i),
+                              {kVideoChannels, shapes_[i].frames, shapes_[i].height, shapes_[i].width},
                               condition_latents_[i],
                               {},
                               {}});
@@ -224,33 +229,29 @@ void Run::draw_noise() {
   spec.seed = r_.seed;
   spec.video = {r_.latent_frames, r_.latent_height, r_.latent_width};
   spec.audio_latents = r_.audio_latents;
-  spec.conditions.assign(r_.keyframes.size(), {1, r_.latent_height, r_.latent_width});
+  spec.conditions = shapes_;
   stage("draw noise", 1, [&] {
     noise_ = profile.draw(spec);
     for (size_t i = 0; i < condition_latents_.size(); ++i) {
       std::vector<float> rows =
-          patchify(condition_latents_[i].data(), kVideoChannels, 1, r_.latent_height, r_.latent_width);
+          patchify(condition_latents_[i].data(), kVideoChannels, shapes_[i].frames, shapes_[i].height, shapes_[i].width);
       noise_condition(profile, rows, noise_.conditions[i]);
       condition_rows_.insert(condition_rows_.end(), rows.begin(), rows.end());
     }
   });
   if (!wants("noise")) return;
   StageResult result{"noise", {}, {}};
-  const auto latent = [&](const std::vector<float>& rows, int frames) {
-    return unpatchify(rows.data(), kVideoChannels, frames, r_.latent_height, r_.latent_width);
-  };
-  for (size_t i = 0; i < noise_.conditions.size(); ++i) {
-    result.tensors.push_back({"noise_condition." + std::to_string(i),
-                              {kVideoChannels, 1, r_.latent_height, r_.latent_width},
-                              latent(noise_.conditions[i], 1),
+  const auto add = [&](const std::string& name, const std::vector<float>& rows, const LatentShape& shape) {
+    result.tensors.push_back({name,
+                              {kVideoChannels, shape.frames, shape.height, shape.width},
+                              unpatchify(rows.data(), kVideoChannels, shape.frames, shape.height, shape.width),
                               {},
                               {}});
+  };
+  for (size_t i = 0; i < noise_.conditions.size(); ++i) {
+    add("noise_condition." + std::to_string(i), noise_.conditions[i], shapes_[i]);
   }
-  result.tensors.push_back({"noise_video",
-                            {kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width},
-                            latent(noise_.video, r_.latent_frames),
-                            {},
-                            {}});
+  add("noise_video", noise_.video, spec.video);
   result.tensors.push_back({"noise_audio_rows", {2 * r_.audio_latents, kAudioRow}, noise_.audio, {}, {}});
   if (!condition_rows_.empty()) {
     const int64_t rows = static_cast<int64_t>(condition_rows_.size()) / kVideoRow;
@@ -262,14 +263,7 @@ void Run::draw_noise() {
 void Run::pack() {
   LayoutSpec spec;
   spec.text_tags = text_.tags;
-  for (const Keyframe& keyframe : r_.keyframes) {
-    LayoutBlock block;
-    block.kind = keyframe.last ? LayoutBlock::Kind::last_frame : LayoutBlock::Kind::first_frame;
-    block.latent_frames = 1;
-    block.latent_height = r_.latent_height;
-    block.latent_width = r_.latent_width;
-    spec.blocks.push_back(block);
-  }
+  spec.blocks = blocks_;
   spec.latent_frames = r_.latent_frames;
   spec.latent_height = r_.latent_height;
   spec.latent_width = r_.latent_width;
@@ -281,15 +275,18 @@ void Run::pack() {
 // ---- denoising
 // -------------------------------------------------------------------------------------------------------
 void Run::load_dit_part() {
-  if (parts_.dit && parts_.dit_compute == r_.compute) return;
+  // One transformer may serve both halves; otherwise they take turns.
+  const Component& wanted = component(Role::dit);
+  if (parts_.dit && parts_.dit_compute == r_.compute && parts_.dit_source == wanted.source.get()) return;
   parts_.dit.reset();
   stage("load transformer", 1, [&] {
     DitOptions options;
     options.compute = r_.compute;
     options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
-    parts_.dit = load_dit(ops_, component(Role::dit), options, control_);
+    parts_.dit = load_dit(ops_, wanted, options, control_);
   });
   parts_.dit_compute = r_.compute;
+  parts_.dit_source = wanted.source.get();
   const DitConfig& config = parts_.dit->config();
   if (config.text_dim != text_.width) {
     fail(Code::data,
@@ -309,6 +306,9 @@ void Run::denoise() {
     request.layout = &layout_;
     request.text = text_.embeds;
     request.condition_video = condition_rows_;
+    for (const std::vector<float>& rows : condition_sounds_) {
+      request.condition_audio.insert(request.condition_audio.end(), rows.begin(), rows.end());
+    }
     request.video_times = schedule_.video.time;
     request.audio_times = schedule_.audio.time;
     session = parts_.dit->start(std::move(request), control_);
@@ -505,7 +505,7 @@ RunReport Run::run() {
   encode_text();
   load_decoders();
   fit_preview_map();
-  encode_keyframes();
+  encode_conditions();
   draw_noise();
   denoise();
   if (wants("final")) {

@@ -33,9 +33,9 @@ struct StageSink {
 };
 
 // Writes the stages of request.dumps as safetensors; the names of the tensors are those of docs/dumps in the manual:
-// prompt_embeds, text_token_tags, token_ids · keyframe_u8.i, condition_latent.i · condition_noise.i, video_noise,
-// audio_noise_rows · video_rows_after_step.i, audio_rows_after_step.i · video_velocity.i, audio_velocity.i · latents,
-// audio_latents · frames · audio.
+// prompt_embeds, text_token_tags, token_ids · keyframe_u8.i, reference_u8.i, condition_latent.i,
+// audio_condition_rows.i · condition_noise.i, video_noise, audio_noise_rows · video_rows_after_step.i,
+// audio_rows_after_step.i · video_velocity.i, audio_velocity.i · latents, audio_latents · frames · audio.
 void write_stage(const std::string& path, const StageResult& result);
 
 // What --dump text=FILE wrote, or any file with prompt_embeds [rows, width] and, for keyframes, text_token_tags [rows].

@@ -165,9 +165,17 @@ int latent_frames(int frames) { return 5 * (frames - 5) / 17 + 2; }
 
 int audio_latents(int frames) { return static_cast<int>(round_half_even(frames / 24.0 * 40.0)); }
 
+int64_t frame_slot(int64_t index, double time, double fps) {
+  constexpr double kRounding = 0.002;  // seconds
+  const double nominal = static_cast<double>(index) / fps;
+  const double slots = std::fabs(time - nominal) <= kRounding ? static_cast<double>(index) * kFramesPerSecond / fps
+                                                               : time * kFramesPerSecond;
+  return static_cast<int64_t>(std::floor(slots + 0.5));
+}
+
 std::vector<int> resample_frames(double fps, int frames, int most) {
   if (!(fps > 0)) fail(Code::usage, "a video at %g frames per second cannot be read", fps);
-  const auto slot = [&](int i) { return std::min<double>(most, std::floor(i * kFramesPerSecond / fps + 0.5)); };
+  const auto slot = [&](int i) { return std::min<int64_t>(most, frame_slot(i, i / fps, fps)); };
   std::vector<int> source;
   for (int i = 0; i < frames; ++i) source.insert(source.end(), static_cast<size_t>(slot(i + 1) - slot(i)), i);
   return source;

@@ -15,7 +15,9 @@ struct Picture {
 // One entry of the presentation, in request order.
 struct PromptMedia {
   enum class Kind : uint8_t { image, video, audio } kind = Kind::image;
-  std::vector<Picture> frames;  // image: one; video: every frame at 24 fps; audio: none
+  // image: one; audio: none; video: one entry per frame at 24 fps, of which only those that the conditioner sees
+  // (conditioner_frames) need pixels.
+  std::vector<Picture> frames;
   bool has_sound = false;       // video: consumes an <Audio j> label first
 };
 

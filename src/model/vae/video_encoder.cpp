@@ -15,12 +15,12 @@ View shaped(const View& scratch, int64_t channels, const int64_t extent[3]) {
       .reshape({channels, extent[0], extent[1], extent[2]});
 }
 
-// [C, F, H, W] of the picture into [C, t, h, w] of one tile; frames beyond the last repeat it.
-void cut_tile(const float* pixels, int64_t channels, int frames, int height, int width, int first_frame, int y, int x,
+// [C, F, H, W] of a clip into [C, t, h, w] of one tile; frames beyond the last repeat it.
+void cut_tile(const float* pixels, int64_t channels, int frames, int height, int width, int y, int x,
               const int64_t extent[3], float* out) {
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t t = 0; t < extent[0]; ++t) {
-      const int64_t frame = c * frames + std::min<int64_t>(first_frame + t, frames - 1);
+      const int64_t frame = c * frames + std::min<int64_t>(t, frames - 1);
       for (int64_t r = 0; r < extent[1]; ++r, out += extent[2]) {
         const float* row = pixels + (frame * height + y + r) * width + x;
         std::copy(row, row + extent[2], out);
@@ -209,7 +209,7 @@ void VideoEncoder::run_tile(const Net& net, Scratch& s, const View& pixels, int6
   moments = step(*net.quant, "quant_conv");
 }
 
-std::vector<float> VideoEncoder::encode(const float* pixels, int frames, int height, int width,
+std::vector<float> VideoEncoder::encode(const PixelSource& pixels, int frames, int height, int width,
                                         const Control& control) {
   const Kind kind = frames == 1 ? Kind::picture : Kind::clip;
   const char* stage = kind == Kind::picture ? "encode picture" : "encode video";
@@ -234,11 +234,15 @@ std::vector<float> VideoEncoder::encode(const float* pixels, int frames, int hei
   const int64_t kept = encoded_frames(frames, geometry);
   std::vector<float> cut(input.elements()), out(channels * kept * area), joined;
   std::vector<std::vector<float>> raw(tiles);
+  const int64_t frame_values = config_.pixels * static_cast<int64_t>(height) * width;
+  std::vector<float> clip_pixels(static_cast<size_t>(std::min(frames, geometry.clip) * frame_values));
   for (int clip = 0; clip < clips; ++clip) {
     int64_t per_clip = 0;
+    const int first_frame = clip * geometry.clip, present = std::min(geometry.clip, frames - first_frame);
+    pixels(first_frame, present, clip_pixels.data());
     for (int tile = 0; tile < tiles; ++tile) {
       int64_t extent[3] = {whole[0], whole[1], whole[2]};
-      cut_tile(pixels, config_.pixels, frames, height, width, clip * geometry.clip, ys.starts[tile / xs.count()],
+      cut_tile(clip_pixels.data(), config_.pixels, present, height, width, ys.starts[tile / xs.count()],
                xs.starts[tile % xs.count()], extent, cut.data());
       ops_.device().upload(cut.data(), input);
       View moments;

@@ -16,7 +16,7 @@ class VideoEncoder {
   // The component and tensors must outlive the encoder: convolutions are packed at the first encode that needs them.
   VideoEncoder(Ops& ops, const Component& component, const VideoVaeConfig& config, const VideoVaeTensors& tensors,
                const VideoVaeOptions& options);
-  std::vector<float> encode(const float* pixels, int frames, int height, int width, const Control& control);
+  std::vector<float> encode(const PixelSource& pixels, int frames, int height, int width, const Control& control);
   int64_t scratch_bytes(int frames, int height, int width) const;
   int64_t weight_bytes() const { return weight_bytes_; }
 

@@ -13,15 +13,14 @@
 namespace h3 {
 namespace {
 
-// Pixels are (v / 255 - mean) / std, RGB (spec vae 1).
-constexpr float kImageNetMean[3] = {0.485f, 0.456f, 0.406f};
-constexpr float kImageNetStd[3] = {0.229f, 0.224f, 0.225f};
-
 constexpr int64_t kStagingBytes = 32 << 20;  // of finished frames on the host
 constexpr int kMaxEdge = 65536;              // pixels; keeps every extent far from overflow
 
 class LoadedVideoVae final : public VideoVae {
  public:
+  using VideoVae::encode_moments;
+
+
   LoadedVideoVae(Ops& ops, const Component& component, const VideoVaeOptions& options)
       : ops_(ops), component_(component), config_(video_vae_config(component_)) {
     check_tiling(options.tiling);
@@ -29,8 +28,8 @@ class LoadedVideoVae final : public VideoVae {
     if (config_.has_decoder && options.decoder) {
       const WeightBinder binder(component_);
       decoder_ = std::make_unique<VideoDecoder>(ops_, binder, config_, tensors_, options);
-      std_ = upload_f32(ops_.device(), kImageNetStd, {3}, DType::f32, "pixel statistics");
-      mean_ = upload_f32(ops_.device(), kImageNetMean, {3}, DType::f32, "pixel statistics");
+      std_ = upload_f32(ops_.device(), kPixelStd, {3}, DType::f32, "pixel statistics");
+      mean_ = upload_f32(ops_.device(), kPixelMean, {3}, DType::f32, "pixel statistics");
     }
     if (config_.has_encoder && options.encoder) {
       encoder_ = std::make_unique<VideoEncoder>(ops_, component_, config_, tensors_, options);
@@ -95,7 +94,7 @@ class LoadedVideoVae final : public VideoVae {
     return out;
   }
 
-  std::vector<float> encode_moments(const float* pixels, int frames, int height, int width,
+  std::vector<float> encode_moments(const PixelSource& pixels, int frames, int height, int width,
                                     const Control& control) override {
     check_pixels(frames, height, width);
     return encoder_->encode(pixels, frames, height, width, control);
@@ -157,6 +156,27 @@ class LoadedVideoVae final : public VideoVae {
 
 std::unique_ptr<VideoVae> load_video_vae(Ops& ops, const Component& component, const VideoVaeOptions& options) {
   return std::make_unique<LoadedVideoVae>(ops, component, options);
+}
+
+void normalise_pixels(const uint8_t* rgb, int width, int height, float* planar, int frames, int index) {
+  const int64_t pixels = static_cast<int64_t>(width) * height;
+  for (int64_t c = 0; c < 3; ++c) {
+    float* const plane = planar + (c * frames + index) * pixels;
+    for (int64_t i = 0; i < pixels; ++i) {
+      plane[i] = (static_cast<float>(rgb[3 * i + c]) / 255.0f - kPixelMean[c]) / kPixelStd[c];
+    }
+  }
+}
+
+std::vector<float> VideoVae::encode_moments(const float* pixels, int frames, int height, int width,
+                                            const Control& control) {
+  const int64_t area = static_cast<int64_t>(height) * width;
+  const PixelSource source = [&](int first, int count, float* planar) {
+    for (int64_t c = 0; c < 3; ++c) {
+      std::copy_n(pixels + (c * frames + first) * area, count * area, planar + c * count * area);
+    }
+  };
+  return encode_moments(source, frames, height, width, control);
 }
 
 std::vector<float> sample_posterior(const std::vector<float>& moments, int64_t channels, int64_t positions) {

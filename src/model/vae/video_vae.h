@@ -36,6 +36,15 @@ struct FrameRun {
   const float* rgb = nullptr;
 };
 
+// Pixels on their way to the encoder: (v / 255 - mean) / std in f32, in that order (spec vae 8.4).
+inline constexpr float kPixelMean[3] = {0.485f, 0.456f, 0.406f};
+inline constexpr float kPixelStd[3] = {0.229f, 0.224f, 0.225f};
+// rgb [height, width, 3] into frame `index` of `planar` [3, frames, height, width].
+void normalise_pixels(const uint8_t* rgb, int width, int height, float* planar, int frames, int index);
+
+// Writes frames first .. first + count - 1, normalised, as [3, count, H, W].
+using PixelSource = std::function<void(int first, int count, float* planar)>;
+
 class VideoVae {
  public:
   virtual ~VideoVae() = default;
@@ -56,9 +65,12 @@ class VideoVae {
   // The parity form: de-normalised latents in, the whole ImageNet-normalised unclamped output [3, F, 16h, 16w] out.
   virtual std::vector<float> decode_raw(const float* latent, int frames, int height, int width,
                                         const Control& control) = 0;
-  // pixels: [3, F, H, W] ImageNet-normalised. Returns moments [48, T', H/16, W/16]; T' = encoded_frames(F).
-  virtual std::vector<float> encode_moments(const float* pixels, int frames, int height, int width,
+  // Returns moments [48, T', H/16, W/16]; T' = encoded_frames(F). Asks for one clip of pixels after the other, so
+  // memory does not grow with F.
+  virtual std::vector<float> encode_moments(const PixelSource& pixels, int frames, int height, int width,
                                             const Control& control) = 0;
+  // The same of pixels [3, F, H, W].
+  std::vector<float> encode_moments(const float* pixels, int frames, int height, int width, const Control& control);
 };
 
 std::unique_ptr<VideoVae> load_video_vae(Ops& ops, const Component& component, const VideoVaeOptions& options);
