@@ -151,7 +151,11 @@ void Loader::read_frames(const Reference& reference, ReferenceInput& input) {
   ClipInfo info;
   if (reference.clip) {
     const ClipData& clip = *reference.clip;
-    info = {clip.width, clip.height, clip.fps, static_cast<double>(clip.frames.size()) / clip.fps, 0, 0};
+    info.width = clip.width;
+    info.height = clip.height;
+    info.fps = clip.fps;
+    info.seconds = clip.times.empty() ? static_cast<double>(clip.frames.size()) / clip.fps
+                                      : clip.times.back() + 1 / clip.fps;
   } else {
     reader = open_clip_reader(reference.path);
     info = reader->info();
@@ -327,7 +331,8 @@ std::vector<ReferenceInput> load_references(const Request& request, const ModelF
 }
 
 uint64_t hash_of(const ReferenceInput& reference) {
-  uint64_t hash = kFnvStart;
+  const int size[2] = {reference.width, reference.height};
+  uint64_t hash = fnv1a64(std::as_bytes(std::span(size)));
   for (const std::vector<uint8_t>& frame : reference.frames) hash = fnv1a64(std::as_bytes(std::span(frame)), hash);
   return fnv1a64(std::as_bytes(std::span(reference.sound)), hash);
 }

@@ -59,7 +59,14 @@ Request asked(std::vector<Reference> references) {
   return request;
 }
 
-std::string refusal(const Request& request, const ModelFacts& facts = {}) {
+// Clips stay small, which is quicker.
+ModelFacts small() {
+  ModelFacts facts;
+  facts.references.video_short_edge = 32;
+  return facts;
+}
+
+std::string refusal(const Request& request, const ModelFacts& facts = small()) {
   try {
     resolve(request, facts);
   } catch (const Error& error) {
@@ -69,7 +76,7 @@ std::string refusal(const Request& request, const ModelFacts& facts = {}) {
   return "(accepted)";
 }
 
-void expect_refused(const Request& request, const std::vector<std::string>& parts, const ModelFacts& facts = {}) {
+void expect_refused(const Request& request, const std::vector<std::string>& parts, const ModelFacts& facts = small()) {
   const std::string text = refusal(request, facts);
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
@@ -123,9 +130,8 @@ TEST(References, PictureSizes) {
 TEST(References, ClipsComeAt24FramesPerSecond) {
   const auto shown = [](const Reference& reference) {
     std::vector<int> frames;
-    for (const std::vector<uint8_t>& frame : resolve(asked({reference}), {}).references[0].frames) {
-      frames.push_back(frame[0]);
-    }
+    const Resolved resolved = resolve(asked({reference}), small());
+    for (const std::vector<uint8_t>& frame : resolved.references[0].frames) frames.push_back(frame[0]);
     return frames;
   };
   for (const double fps : {24.0, 30.0, 60.0, 12.5, 23.976}) {
@@ -150,8 +156,10 @@ TEST(References, ClipsComeAt24FramesPerSecond) {
 }
 
 TEST(References, OnlyWholeGroupsOfAClipAreEncoded) {
+  ModelFacts facts = small();
+  facts.references.least_seconds = 0;
   for (const auto& [frames, encoded] : {std::pair(48, 39), {39, 39}, {55, 39}, {56, 56}, {72, 56}}) {
-    EXPECT_EQ(resolve(asked({video(frames, 24)}), {}).references[0].encoded_frames, encoded) << frames;
+    EXPECT_EQ(resolve(asked({video(frames, 24)}), facts).references[0].encoded_frames, encoded) << frames;
   }
 }
 
@@ -195,7 +203,7 @@ TEST(References, SoundCanBeLeftOut) {
 }
 
 TEST(References, TheModelMustHaveTheOtherTransformer) {
-  ModelFacts facts;
+  ModelFacts facts = small();
   facts.dit_ref = false;
   facts.only_dit = "x.safetensors (declared by model_index.json)";
   expect_refused(asked({image(300, 300)}), {"x.safetensors", "fl2va half", "Ref2VA/"}, facts);
@@ -214,7 +222,7 @@ TEST(References, TheModelMustHaveTheOtherTransformer) {
 TEST(References, TagsAreChecked) {
   Request request = asked({image(300, 300), video(48, 24, 1)});
   request.prompt = "<Picture 1> walks, <picture 1> and <Image 2>, <Video 2>, <Audio 1>; 3 < 4, <Picture>, <Pictures 1>";
-  const std::vector<std::string> warnings = resolve(request, {}).warnings;
+  const std::vector<std::string> warnings = resolve(request, small()).warnings;
   const auto count = [&](const std::string& part) {
     return std::count_if(warnings.begin(), warnings.end(),
                          [&](const std::string& w) { return w.find(part) != std::string::npos; });
