@@ -65,9 +65,8 @@ void check_vision(Suite& suite, const std::string& name, const Resolved& resolve
     }
     const VisionInput input = video ? prepare_video(seen) : prepare_image(seen[0]);
     for (const uint8_t sample : input.patches) values[video].push_back(pixel_value(sample));
-    grids[video] += strf("%s[%lld,%lld,%lld]", grids[video].size() > 1 ? "," : "",
-                         static_cast<long long>(input.grid_t), static_cast<long long>(input.grid_h),
-                         static_cast<long long>(input.grid_w));
+    grids[video] += strf("%s[%lld,%lld,%lld]", grids[video].size() > 1 ? "," : "", static_cast<long long>(input.grid_t),
+                         static_cast<long long>(input.grid_h), static_cast<long long>(input.grid_w));
   }
   const char* const kPixels[2] = {"pixel_values", "pixel_values_videos"};
   const char* const kGrids[2] = {"image_grid_thw", "video_grid_thw"};

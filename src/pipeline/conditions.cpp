@@ -111,7 +111,8 @@ std::vector<std::vector<float>> encode_visual_conditions(const Resolved& resolve
   for (const ReferenceInput& reference : resolved.references) {
     if (reference.frames.empty()) continue;
     std::vector<const uint8_t*> frames;
-    for (int i = 0; i < reference.encoded_frames; ++i) frames.push_back(reference.frames[static_cast<size_t>(i)].data());
+    for (int i = 0; i < reference.encoded_frames; ++i)
+      frames.push_back(reference.frames[static_cast<size_t>(i)].data());
     latents.push_back(encode_frames(vae, frames, reference.width, reference.height, posterior, control));
   }
   return latents;

@@ -14,8 +14,8 @@
 namespace h3 {
 namespace {
 
-constexpr int kStep = 32;            // every side is a multiple of it
-constexpr int kLeastFrames = 13;     // the conditioner takes two frames of a clip, half a second apart
+constexpr int kStep = 32;              // every side is a multiple of it
+constexpr int kLeastFrames = 13;       // the conditioner takes two frames of a clip, half a second apart
 constexpr double kSecondsSlack = 0.1;  // containers round their lengths; 362 frames are 15.08 s
 
 std::string size_text(int width, int height) { return strf("%dx%d", width, height); }
@@ -123,7 +123,8 @@ void Loader::load_image(const Reference& reference, ReferenceInput& input) {
   input.encoded_frames = 1;
 }
 
-// Every source frame is held from its slot of the 24 fps clock to the next one's; only frames that are shown are scaled.
+// Every source frame is held from its slot of the 24 fps clock to the next one's; only frames that are shown are
+// scaled.
 void Loader::resample(const std::function<bool(Image&, double&)>& next, double fps, ReferenceInput& input) {
   const size_t most = static_cast<size_t>(target_.frames);
   Image held, coming;
@@ -154,8 +155,8 @@ void Loader::read_frames(const Reference& reference, ReferenceInput& input) {
     info.width = clip.width;
     info.height = clip.height;
     info.fps = clip.fps;
-    info.seconds = clip.times.empty() ? static_cast<double>(clip.frames.size()) / clip.fps
-                                      : clip.times.back() + 1 / clip.fps;
+    info.seconds =
+        clip.times.empty() ? static_cast<double>(clip.frames.size()) / clip.fps : clip.times.back() + 1 / clip.fps;
   } else {
     reader = open_clip_reader(reference.path);
     info = reader->info();
@@ -187,10 +188,11 @@ void Loader::read_frames(const Reference& reference, ReferenceInput& input) {
          name_);
   }
   if (frames < kLeastFrames) {
-    fail(Code::usage,
-         "references: %s has %d frames at 24 per second, a clip needs at least %d (%.2f s); give one of its pictures as "
-         "an image",
-         name_, frames, kLeastFrames, static_cast<double>(kLeastFrames) / kFramesPerSecond);
+    fail(
+        Code::usage,
+        "references: %s has %d frames at 24 per second, a clip needs at least %d (%.2f s); give one of its pictures as "
+        "an image",
+        name_, frames, kLeastFrames, static_cast<double>(kLeastFrames) / kFramesPerSecond);
   }
   const double seconds = info.seconds > 0 ? info.seconds : static_cast<double>(frames) / kFramesPerSecond;
   check_seconds(seconds, video_seconds_, "clips");
@@ -363,8 +365,8 @@ std::vector<std::string> unnamed_references(const std::string& prompt, const std
   for (const ReferenceInput& reference : references) {
     const std::string& tag = reference.tag.empty() ? reference.sound_tag : reference.tag;
     if (tag.empty() || prompt.find(tag) != std::string::npos) continue;
-    doubts.push_back(strf("prompt: it does not mention %s (%s), say what it is for", tag.c_str(),
-                          reference.path.c_str()));
+    doubts.push_back(
+        strf("prompt: it does not mention %s (%s), say what it is for", tag.c_str(), reference.path.c_str()));
   }
   return doubts;
 }
@@ -377,8 +379,8 @@ std::vector<std::string> reference_table(const Resolved& resolved) {
                            reference.path.c_str(), reference.sound_description.c_str()));
     }
     if (!reference.tag.empty()) {
-      lines.push_back(strf("%s = %s (%s)", reference.tag.c_str(), reference.path.c_str(),
-                           reference.description.c_str()));
+      lines.push_back(
+          strf("%s = %s (%s)", reference.tag.c_str(), reference.path.c_str(), reference.description.c_str()));
     }
   }
   return lines;

@@ -105,7 +105,8 @@ Reference parse_reference(const std::string& key, const Json& value) {
       wrong(where, entry, "image, video or audio");
     }
   }
-  if (value.find("type") == nullptr) fail(Code::usage, "%s.type: it is missing, give image, video or audio", key.c_str());
+  if (value.find("type") == nullptr)
+    fail(Code::usage, "%s.type: it is missing, give image, video or audio", key.c_str());
   return reference;
 }
 
@@ -226,9 +227,7 @@ Request Request::from_json(const Json& json) {
   return request;
 }
 
-const char* name_of(Task task) {
-  return task == Task::ref2va ? "ref2va" : task == Task::fl2va ? "fl2va" : "t2va";
-}
+const char* name_of(Task task) { return task == Task::ref2va ? "ref2va" : task == Task::fl2va ? "fl2va" : "t2va"; }
 
 const char* name_of(Reference::Kind kind) {
   return kind == Reference::Kind::video ? "video" : kind == Reference::Kind::audio ? "audio" : "image";

@@ -55,9 +55,9 @@ struct Request {
   std::optional<Seed> seed;
   std::string first_frame, last_frame, fit;  // fit: stretch | cover | contain
   std::vector<Reference> references;
-  std::string ref_image_size;            // official | match | max
-  std::optional<bool> ref_silent;        // no reference video brings its sound
-  std::optional<bool> strict;            // doubts about references and their tags end the request
+  std::string ref_image_size;      // official | match | max
+  std::optional<bool> ref_silent;  // no reference video brings its sound
+  std::optional<bool> strict;      // doubts about references and their tags end the request
   std::string profile, sampler, scheduler;
   std::string precision, vae_precision;
   std::string output, wav, frames_dir;
@@ -122,14 +122,14 @@ struct Keyframe {
 // A reference as the model takes it (spec dit 4, conditioner 3.4, vae 8.2, 13).
 struct ReferenceInput {
   Reference::Kind kind = Reference::Kind::image;
-  std::string path;                           // as given; a name for one that was given decoded
-  std::string tag, sound_tag;                 // "<Video 1>", "<Audio 2>"; empty where it has no picture, no sound
-  int width = 0, height = 0;                  // of its frames, multiples of 32
-  std::vector<std::vector<uint8_t>> frames;   // RGB [height, width, 3]: one of an image; of a video all at 24 per second
-  int encoded_frames = 0;                     // the first of them that the video autoencoder sees
-  std::vector<float> sound;                   // [2, samples] at 32 kHz
-  std::string description;                    // "3.00 s of 640x360 at 30 fps -> 72 frames of 1344x768"
-  std::string sound_description;              // "3.00 s at 44100 Hz mono -> 3.00 s at 32000 Hz stereo"
+  std::string path;                          // as given; a name for one that was given decoded
+  std::string tag, sound_tag;                // "<Video 1>", "<Audio 2>"; empty where it has no picture, no sound
+  int width = 0, height = 0;                 // of its frames, multiples of 32
+  std::vector<std::vector<uint8_t>> frames;  // RGB [height, width, 3]: one of an image; of a video all at 24 per second
+  int encoded_frames = 0;                    // the first of them that the video autoencoder sees
+  std::vector<float> sound;                  // [2, samples] at 32 kHz
+  std::string description;                   // "3.00 s of 640x360 at 30 fps -> 72 frames of 1344x768"
+  std::string sound_description;             // "3.00 s at 44100 Hz mono -> 3.00 s at 32000 Hz stereo"
 
   int64_t samples() const { return static_cast<int64_t>(sound.size()) / 2; }
 };
@@ -169,8 +169,8 @@ struct Resolved {
   Json to_json() const;  // values and where each came from
 };
 
-// Validates, fills in and snaps. Reads the keyframes, because the canvas may follow from them, and the references. Error(usage | io | data)
-// with one line: the field, its value, what is allowed, one suggestion.
+// Validates, fills in and snaps. Reads the keyframes, because the canvas may follow from them, and the references.
+// Error(usage | io | data) with one line: the field, its value, what is allowed, one suggestion.
 Resolved resolve(const Request& request, const ModelFacts& facts);
 
 // What each tag of the prompt stands for, a line each: "<Picture 1> = a.png (800x600 -> 2720x2048)".

@@ -214,13 +214,12 @@ void Resolver::transformer() const {
 }
 
 void Resolver::encoders(bool keyframes) const {
-  const bool seen = std::any_of(asked_.references.begin(), asked_.references.end(), [](const Reference& reference) {
-    return reference.kind != Reference::Kind::audio;
-  });
+  const bool seen = std::any_of(asked_.references.begin(), asked_.references.end(),
+                                [](const Reference& reference) { return reference.kind != Reference::Kind::audio; });
   if (!keyframes && !seen) return;
-  const char* const field = seen                                                    ? "references"
+  const char* const field = seen                                                  ? "references"
                             : !asked_.first_frame.empty() || asked_.first_picture ? "first_frame"
-                                                                                    : "last_frame";
+                                                                                  : "last_frame";
   const char* const what = seen ? "reference" : "keyframe";
   if (asked_.prompt_embeds.empty() && !facts_.vision) {
     fail(Code::usage,

@@ -101,8 +101,7 @@ void Run::stage(const char* name, int64_t items, const Work& work) {
 
 const Component& Run::component(Role role) const {
   const Partition partition = r_.task == Task::ref2va ? Partition::ref2va : Partition::fl2va;
-  const Component* const found =
-      role == Role::dit ? engine_.files_.find_dit(partition) : engine_.files_.find(role);
+  const Component* const found = role == Role::dit ? engine_.files_.find_dit(partition) : engine_.files_.find(role);
   if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(role));
   return *found;
 }
@@ -233,8 +232,8 @@ void Run::draw_noise() {
   stage("draw noise", 1, [&] {
     noise_ = profile.draw(spec);
     for (size_t i = 0; i < condition_latents_.size(); ++i) {
-      std::vector<float> rows =
-          patchify(condition_latents_[i].data(), kVideoChannels, shapes_[i].frames, shapes_[i].height, shapes_[i].width);
+      std::vector<float> rows = patchify(condition_latents_[i].data(), kVideoChannels, shapes_[i].frames,
+                                         shapes_[i].height, shapes_[i].width);
       noise_condition(profile, rows, noise_.conditions[i]);
       condition_rows_.insert(condition_rows_.end(), rows.begin(), rows.end());
     }

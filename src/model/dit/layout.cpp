@@ -169,7 +169,7 @@ int64_t frame_slot(int64_t index, double time, double fps) {
   constexpr double kRounding = 0.002;  // seconds
   const double nominal = static_cast<double>(index) / fps;
   const double slots = std::fabs(time - nominal) <= kRounding ? static_cast<double>(index) * kFramesPerSecond / fps
-                                                               : time * kFramesPerSecond;
+                                                              : time * kFramesPerSecond;
   return static_cast<int64_t>(std::floor(slots + 0.5));
 }
 

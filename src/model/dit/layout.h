@@ -25,9 +25,9 @@ struct Canvas {
 // Error(usage) outside 1:4 ... 4:1.
 Canvas canvas_for_aspect(double width, double height, int short_edge = 768, int64_t max_pixels = 768 * 1344);
 
-// The slot of the 24 fps clock from which source frame `index` is shown: floor(index 24/fps + 1/2), as the reference has
-// it for constant rates. Frames of variable rates go by their own time; containers round times to milliseconds, so a
-// time that close to the nominal one is the nominal one.
+// The slot of the 24 fps clock from which source frame `index` is shown: floor(index 24/fps + 1/2), as the reference
+// has it for constant rates. Frames of variable rates go by their own time; containers round times to milliseconds, so
+// a time that close to the nominal one is the nominal one.
 int64_t frame_slot(int64_t index, double time, double fps);
 
 // Which source frame stands in each slot of the 24 fps clock: frame i holds from its slot to its successor's. At most

@@ -20,7 +20,6 @@ class LoadedVideoVae final : public VideoVae {
  public:
   using VideoVae::encode_moments;
 
-
   LoadedVideoVae(Ops& ops, const Component& component, const VideoVaeOptions& options)
       : ops_(ops), component_(component), config_(video_vae_config(component_)) {
     check_tiling(options.tiling);
