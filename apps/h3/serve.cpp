@@ -31,6 +31,8 @@ server::ServeOptions serve_options(const Arguments& arguments) {
   options.api_key = arguments.text("api-key");
   options.rewriter = arguments.text("rewriter");
   options.rewriter_key = arguments.text("rewriter-key");
+  options.conditioner = arguments.text("conditioner");
+  options.conditioner_key = arguments.text("conditioner-key");
   options.media_root = arguments.text("media-root");
   options.output_root = arguments.text("output-root");
   options.allow_urls = arguments.on("allow-urls");

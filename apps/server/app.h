@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "apps/server/conditioner.h"
 #include "apps/server/dispatcher.h"
 #include "apps/server/fields.h"
 #include "apps/server/rewriter.h"
@@ -18,6 +19,7 @@ struct App {
   ModelFacts facts;
   Root media, outputs;
   Rewriter rewriter;
+  Conditioner conditioner;
   Estimator estimator;
   Metrics metrics;
   JobBook book;
@@ -39,8 +41,8 @@ struct Intake {
   std::vector<std::string> held;  // inputs to release when the job is in the book, or will never be
 };
 // Throws ApiError.
-Intake take_in(App& app, const HttpRequest& request);
-Intake take_in(App& app, Draft draft);
+// text_only: for prompt embeddings, which need no transformer.
+Intake take_in(App& app, const HttpRequest& request, bool text_only = false);
 // Submits what was taken in; ApiError 503 when the queue is full.
 JobBook::Accepted submit(App& app, const HttpRequest& request, Intake intake);
 

@@ -8,10 +8,12 @@
 #include <chrono>
 
 #include "apps/server/body.h"
+#include "apps/server/conditioner.h"
 #include "apps/server/http.h"
 #include "apps/server/rewriter.h"
 #include "base/error.h"
 #include "base/file_map.h"
+#include "pipeline/stage_sink.h"
 
 namespace h3::server {
 namespace {
@@ -28,14 +30,14 @@ const char* phase_of(const std::string& stage) {
 
 }  // namespace
 
-Dispatcher::Dispatcher(const DispatcherOptions& options, JobBook& book, const Root& outputs, const Rewriter& rewriter,
-                       Estimator& estimator, Metrics& metrics, Log& log)
+Dispatcher::Dispatcher(const DispatcherOptions& options, JobBook& book, const DispatcherParts& parts, Log& log)
     : options_(options),
       book_(book),
-      outputs_(outputs),
-      rewriter_(rewriter),
-      estimator_(estimator),
-      metrics_(metrics),
+      outputs_(parts.outputs),
+      rewriter_(parts.rewriter),
+      conditioner_(parts.conditioner),
+      estimator_(parts.estimator),
+      metrics_(parts.metrics),
       log_(log),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   state_.problem = "the worker is starting";
@@ -163,11 +165,15 @@ std::string Dispatcher::part(const Job& job) const {
   return book_.folder(job.id) + strf("/part-%d.", job.attempts) + job.format;
 }
 
+void Dispatcher::enter(const Job& job, const char* stage) {
+  live_.stage = stage;
+  live_.reported = live_.stage_started = now_ms();
+  book_.report_progress(job.id, live_);
+}
+
 bool Dispatcher::rewrite(const std::shared_ptr<const Job>& job, Json& request) {
   if (!job->rewrite) return true;
-  live_.stage = "rewrite prompt";
-  live_.reported = live_.stage_started = now_ms();
-  book_.report_progress(job->id, live_);
+  enter(*job, "rewrite prompt");
   try {
     const std::string text = rewriter_.rewrite(job->prompt);
     request.set("prompt", text);
@@ -176,6 +182,34 @@ bool Dispatcher::rewrite(const std::shared_ptr<const Job>& job, Json& request) {
     book_.warn(job->id, std::string("rewrite_prompt: the prompt is used as it is, ") + error.what());
   }
   return !book_.stop_wanted(job->id);
+}
+
+bool Dispatcher::condition(const Job& job, Json& request) {
+  if (!conditioner_.enabled() || job.text_only) return true;
+  enter(job, "encode text elsewhere");
+  try {
+    std::map<std::string, std::string> pictures;
+    for (const auto& [field, file] : job.inputs) pictures[field] = read_file(book_.input(file));
+    const std::string bytes = conditioner_.encode(request, pictures);
+    const std::string file = embeddings(job);
+    AtomicFile out(file);
+    out.write(bytes.data(), bytes.size());
+    out.commit();
+    (void)read_saved_text(file);
+    request.set("prompt_embeds", file);
+  } catch (const Error& error) {
+    const std::string reason = std::string("conditioner: ") + error.what();
+    if (!options_.encodes) {
+      book_.fail_job(job.id, "conditioner_failed", reason + "; this server has no text encoder of its own");
+      metrics_.job_finished("failed");
+      return false;
+    }
+    book_.warn(job.id, reason + "; the prompt was encoded here");
+  }
+  if (!book_.stop_wanted(job.id)) return true;
+  book_.end_cancelled(job.id);
+  metrics_.job_finished("cancelled");
+  return false;
 }
 
 void Dispatcher::run(const std::shared_ptr<const Job>& job) {
@@ -188,11 +222,13 @@ void Dispatcher::run(const std::shared_ptr<const Job>& job) {
     metrics_.job_finished("cancelled");
     return;
   }
+  if (!condition(*job, request)) return;
   Channel& channel = worker_->channel();
   channel.send(Json::object({{"op", "run"},
                              {"job", job->id},
                              {"attempt", job->attempts},
                              {"output", part(*job)},
+                             {"text_only", job->text_only},
                              {"request", std::move(request)}}));
   bool stop_sent = false;
   Clock::time_point stop_time{};
@@ -293,6 +329,7 @@ void Dispatcher::finish(const Job& job, const Json& report) {
     file.write(text.data(), text.size());
     file.commit();
     sync_file(report_path);
+    ::unlink(embeddings(job).c_str());
     if (!job.output.empty()) outputs_.publish(clip, job.output, "output");
     // From here on the job is done, even if the ledger does not hear of it before a power cut (JobBook::recover_job).
     if (::rename(clip.c_str(), book_.clip(job).c_str()) != 0) fail(Code::io, "cannot rename %s", clip.c_str());

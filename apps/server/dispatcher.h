@@ -16,6 +16,7 @@
 namespace h3::server {
 
 class Rewriter;
+class Conditioner;
 
 struct WorkerState {
   bool ready = false;
@@ -28,12 +29,21 @@ struct WorkerState {
 struct DispatcherOptions {
   std::vector<std::string> worker_arguments;
   double stop_seconds = 300;  // a worker that does not stop within this is killed
+  bool encodes = true;        // the worker has a text encoder
+};
+
+// What jobs go through besides the worker.
+struct DispatcherParts {
+  const Root& outputs;
+  const Rewriter& rewriter;
+  const Conditioner& conditioner;
+  Estimator& estimator;
+  Metrics& metrics;
 };
 
 class Dispatcher {
  public:
-  Dispatcher(const DispatcherOptions& options, JobBook& book, const Root& outputs, const Rewriter& rewriter,
-             Estimator& estimator, Metrics& metrics, Log& log);
+  Dispatcher(const DispatcherOptions& options, JobBook& book, const DispatcherParts& parts, Log& log);
   ~Dispatcher();
   void start();
   // Ends the worker; a running job goes back to the queue.
@@ -47,7 +57,11 @@ class Dispatcher {
   bool ensure_worker();
   void lose_worker(const std::string& reason, const char* label);
   void run(const std::shared_ptr<const Job>& job);
+  void enter(const Job& job, const char* stage);
   bool rewrite(const std::shared_ptr<const Job>& job, Json& request);
+  // Embeddings from the remote conditioner; without them the worker encodes. False when the job has ended.
+  bool condition(const Job& job, Json& request);
+  std::string embeddings(const Job& job) const { return book_.folder(job.id) + "/text.safetensors"; }
   bool handle(const Job& job, const Json& message);  // true when the job has ended
   void progress(const Job& job, const Json& message);
   void finish(const Job& job, const Json& report);
@@ -61,6 +75,7 @@ class Dispatcher {
   JobBook& book_;
   const Root& outputs_;
   const Rewriter& rewriter_;
+  const Conditioner& conditioner_;
   Estimator& estimator_;
   Metrics& metrics_;
   Log& log_;

@@ -143,11 +143,8 @@ void describe(const Resolved& resolved, Job& job) {
 
 }  // namespace
 
-Intake take_in(App& app, const HttpRequest& request) {
-  return take_in(app, draft_of(parse_body(request.header("content-type"), request.body)));
-}
-
-Intake take_in(App& app, Draft draft) {
+Intake take_in(App& app, const HttpRequest& request, bool text_only) {
+  Draft draft = draft_of(parse_body(request.header("content-type"), request.body));
   Intake intake;
   Job& job = intake.job;
   Hold hold{app.book, {}};
@@ -173,8 +170,9 @@ Intake take_in(App& app, Draft draft) {
   job.output = draft.output;
   job.user = draft.user;
   job.rewrite = draft.rewrite;
+  job.text_only = text_only;
   job.warnings = draft.warnings;
-  job.format = draft.format;
+  job.format = text_only ? "safetensors" : draft.format;
   if (job.format.empty()) {
     const size_t dot = draft.output.find_last_of('.');
     const std::string ending = dot == std::string::npos ? "" : draft.output.substr(dot + 1);
@@ -183,7 +181,10 @@ Intake take_in(App& app, Draft draft) {
         ending == "webm" || ending == "avi" || ending == "mp4" ? ending : standard.substr(standard.find('.') + 1);
   }
   try {
-    intake.resolved = resolve(draft.request, app.facts);
+    ModelFacts facts = text_only ? text_facts(app.facts) : app.facts;
+    // The encoder may be elsewhere; whether it answers is known when the job runs.
+    if (app.conditioner.enabled()) facts.conditioner = facts.tokenizer = facts.vision = true;
+    intake.resolved = resolve(draft.request, facts);
   } catch (const Error& error) {
     throw to_api_error(error, draft.spelled);
   }

@@ -31,6 +31,7 @@ struct Job {
   std::string prompt;                        // as given; request has the rewritten one
   std::string format = "mp4", output, user;
   bool rewrite = false;
+  bool text_only = false;                     // makes prompt embeddings for another server instead of a clip
   std::map<std::string, std::string> inputs;  // "first_frame" -> file in the input store
   std::vector<std::string> warnings;
   Json report;  // null until it ran

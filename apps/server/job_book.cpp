@@ -72,7 +72,7 @@ void JobBook::recover() {
       log_.write(LogLevel::warn, "job %s from before the restart is now %s", job.id.c_str(), name_of(job.status));
     }
     if (!job.idempotency_key.empty()) keys_[job.idempotency_key] = job.id;
-    if (job.status == Status::completed) estimator_.learn(work_of(job), job.report);
+    if (job.status == Status::completed && !job.text_only) estimator_.learn(work_of(job), job.report);
     const std::string id = job.id;
     entries_[id].job = std::make_shared<const Job>(std::move(job));
   }
@@ -467,7 +467,7 @@ void JobBook::warn(const std::string& id, const std::string& warning) {
 void JobBook::complete(const std::string& id, Json report, int64_t bytes) {
   const std::lock_guard writer(writer_);
   Entry& entry = at(id);
-  estimator_.learn(work_of(*entry.job), report);
+  if (!entry.job->text_only) estimator_.learn(work_of(*entry.job), report);
   finish(entry, Status::completed, [&](Job& job) {
     job.report = std::move(report);
     job.bytes = bytes;

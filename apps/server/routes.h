@@ -31,6 +31,7 @@ const Route* find_route(HttpRequest& request, std::string& allowed);
 // endpoints/*.cpp
 HttpResponse create_video(App& app, const HttpRequest& request);
 HttpResponse create_video_sync(App& app, const HttpRequest& request);
+HttpResponse create_embeddings(App& app, const HttpRequest& request);
 HttpResponse estimate_video(App& app, const HttpRequest& request);
 HttpResponse list_videos(App& app, const HttpRequest& request);
 HttpResponse get_video(App& app, const HttpRequest& request);

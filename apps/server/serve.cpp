@@ -169,8 +169,10 @@ App::App(const ServeOptions& serve_options, Log& server_log)
       media(options.media_root),
       outputs(options.output_root),
       rewriter(options.rewriter, options.rewriter_key),
+      conditioner(options.conditioner, options.conditioner_key),
       book(options.book, estimator, log),
-      dispatcher({options.arguments, 300}, book, outputs, rewriter, estimator, metrics, log) {}
+      dispatcher({options.arguments, 300, facts.conditioner && facts.tokenizer}, book,
+                 {outputs, rewriter, conditioner, estimator, metrics}, log) {}
 
 int serve(const ServeOptions& given, Log& log) {
   Signals signals;

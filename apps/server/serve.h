@@ -13,7 +13,7 @@ namespace h3::server {
 struct ServeOptions {
   std::string host = "127.0.0.1";
   int port = 8317;  // 0 = any free one
-  std::string api_key, rewriter, rewriter_key;
+  std::string api_key, rewriter, rewriter_key, conditioner, conditioner_key;
   std::string media_root, output_root;
   bool allow_urls = false;
   std::vector<std::string> allow_hosts;  // names clients may use in Host beside the address

@@ -12,9 +12,12 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <utility>
 
 #include "apps/server/body.h"
 #include "base/error.h"
+#include "base/file_map.h"
+#include "pipeline/preview.h"
 #include "pipeline/session.h"
 
 namespace h3::server {
@@ -102,6 +105,18 @@ class Worker {
                                 {"total", progress.total}}));
   }
 
+  // Twice a second at most: a preview of every evaluation would be most of what the server sends.
+  void preview(int step, const Image& picture, const std::string& file) {
+    const Clock::time_point now = Clock::now();
+    if (now - previewed_ < std::chrono::milliseconds(500)) return;
+    previewed_ = now;
+    write_preview(file, picture);
+    const std::string png = read_file(file);
+    ::unlink(file.c_str());
+    channel_.send(
+        Json::object({{"event", "preview"}, {"job", job_}, {"step", step + 1}, {"png", encode_base64(png)}}));
+  }
+
   void run_job(Session& session, const Json& command) {
     Control control;
     {
@@ -119,8 +134,11 @@ class Worker {
     try {
       Request request = Request::from_json(command.at("request"));
       request.output = command.at("output").as_string();
-      const Resolved resolved = session.resolve(request);
-      const RunReport report = session.run(resolved, control);
+      const bool text_only = command.at("text_only").as_bool();
+      FrameSink sink;
+      sink.preview = [&](int step, int, const Image& picture) { preview(step, picture, request.output + ".png"); };
+      const RunReport report = text_only ? session.encode(request, std::exchange(request.output, ""), control)
+                                         : session.run(session.resolve(request), control, sink);
       channel_.send(Json::object({{"event", "done"}, {"job", job_}, {"report", report.to_json()}}));
     } catch (const Error& error) {
       failed(name_of(error.code()), error.what());
@@ -140,7 +158,7 @@ class Worker {
   Control* control_ = nullptr;  // of the running job
   std::string job_, stage_;
   int64_t attempt_ = 0;
-  Clock::time_point reported_{};
+  Clock::time_point reported_{}, previewed_{};
 };
 
 }  // namespace

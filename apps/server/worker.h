@@ -25,12 +25,11 @@ struct WorkerHooks {
 struct WorkerOptions {
   SessionOptions session;
   WorkerHooks hooks;
-  int nice = 5;            // so that the server answers while the worker computes
-  int preview_edge = 256;  // longest side of previews; 0 = none
+  int nice = 5;  // so that the server answers while the worker computes
 };
 
 // The worker's main function: serves the socket until it closes. Returns the exit code.
-//   to the worker    {"op": "run", "job", "request", "attempt", "output"} · {"op": "stop", "job"}
+//   to the worker    {"op": "run", "job", "request", "attempt", "output", "text_only"} · {"op": "stop", "job"}
 //   from the worker  {"event": "ready", "device", "facts", ...} · {"event": "fatal", "code", "message"}
 //                    {"event": "progress", "job", "stage", "done", "total"} · {"event": "preview", "job", "step",
 //                    "png"}

@@ -35,6 +35,7 @@ struct RunHooks {
   // A small picture of the clip as step `step` of `steps` expects it (pipeline/preview.h); costs a download per step,
   // and a fit when the video VAE is new here.
   std::function<void(int step, int steps, const Image& picture)> on_preview;
+  bool text_only = false;  // ends when the prompt embeddings went to the sink
   // May replace the latent of visual condition `index` before it is noised (parity).
   std::function<void(size_t index, std::vector<float>& latent)> adjust_condition;
 };

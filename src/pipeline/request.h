@@ -109,6 +109,10 @@ struct ModelFacts {
   ReferenceLimits references;
 };
 
+// The same model as somebody sees it who only wants prompt embeddings: parts that come after the text encoder do not
+// matter.
+ModelFacts text_facts(ModelFacts facts);
+
 enum class Task : uint8_t { t2va, fl2va, ref2va };
 const char* name_of(Task task);
 

@@ -35,6 +35,7 @@ class Run {
   RunReport run();
 
  private:
+  void render();
   // Runs `work` as a named stage: timed, logged, and named in its errors.
   template <typename Work>
   void stage(const char* name, int64_t items, const Work& work);
@@ -502,6 +503,14 @@ RunReport Run::run() {
   report_.notes = r_.notes;
   report_.warnings = r_.warnings;
   encode_text();
+  if (!hooks_.text_only) render();
+  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report_.peak_ram = peak_resident_bytes();
+  report_.peak_device = ops_.device().is_host() ? 0 : ops_.device().peak_bytes();
+  return std::move(report_);
+}
+
+void Run::render() {
   load_decoders();
   fit_preview_map();
   encode_conditions();
@@ -524,10 +533,6 @@ RunReport Run::run() {
   }
   decode_audio();
   decode_video();
-  report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  report_.peak_ram = peak_resident_bytes();
-  report_.peak_device = ops_.device().is_host() ? 0 : ops_.device().peak_bytes();
-  return std::move(report_);
 }
 
 RunReport Engine::run(const Resolved& resolved, const Control& control, const RunHooks& hooks) {

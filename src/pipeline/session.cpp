@@ -92,4 +92,12 @@ RunReport Session::run(const Resolved& resolved, const Control& control, const F
   return state_->engine->run(resolved, control, hooks);
 }
 
+RunReport Session::encode(const Request& request, const std::string& file, const Control& control) {
+  RunHooks hooks;
+  hooks.text_only = true;
+  hooks.sink.wants = [](const std::string& stage) { return stage == "text"; };
+  hooks.sink.take = [&](const StageResult& result) { write_stage(file, result); };
+  return state_->engine->run(h3::resolve(request, text_facts(facts())), control, hooks);
+}
+
 }  // namespace h3

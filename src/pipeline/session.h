@@ -33,6 +33,8 @@ class Session {
   Resolved resolve(const Request& request) const;
   // Renders; files as the request names them. Nothing is left behind on an error or a stop.
   RunReport run(const Resolved& resolved, const Control& control, const FrameSink& sink = {});
+  // Encodes the prompt with its keyframes and writes what Request::prompt_embeds reads. Needs no transformer.
+  RunReport encode(const Request& request, const std::string& file, const Control& control);
   std::vector<ModelId> model_ids() const;
 
  private:

@@ -278,5 +278,53 @@ class Fields(ServerTest):
                 self.assertEqual(reply.json[key], value, (name, key))
 
 
+class Shapes(ServerTest):
+    """What clients of other servers read in an answer."""
+
+    def types(self, reply, **expected):
+        for name, kind in expected.items():
+            self.assertIn(name, reply)
+            self.assertIsInstance(reply[name], kind, name)
+
+    def test_sglang(self):
+        reply = self.server.post("/v1/videos", {**SMALL, "steps": None, "num_inference_steps": 1, "seconds": 4, "num_outputs_per_prompt": 1})
+        self.assertEqual(reply.status, 200, reply.body)
+        none = type(None)
+        self.types(reply.json, id=str, object=str, model=str, status=str, progress=int, created_at=int, completed_at=none, size=str,
+                   seconds=str, quality=str, url=none, remixed_from_video_id=none, error=none, file_path=none, num_outputs=int)
+        self.assertEqual((reply.json["object"], reply.json["status"], reply.json["progress"]), ("video", "queued", 0))
+        done = self.server.finished(reply.json["id"])
+        self.types(done, completed_at=int, expires_at=int, url=str, peak_memory_mb=(int, float), inference_time_s=float)
+        self.assertEqual((done["status"], done["progress"]), ("completed", 100))
+        self.assertEqual(self.server.get("/v1/videos/%s/content?variant=0" % done["id"]).headers["Content-Type"], done["media_type"])
+
+    def test_vllm_omni(self):
+        body, headers = multipart([(k, v) for k, v in {**SMALL, "aspect_ratio": "1:1", "extra_params": "{\"task\": \"t2va\"}"}.items()])
+        reply = self.server.post("/v1/videos", body, headers=headers)
+        self.assertEqual(reply.status, 200, reply.body)
+        self.types(reply.json, id=str, object=str, status=str, progress=int, created_at=int, media_type=str, file_name=str)
+        done = self.server.finished(reply.json["id"])
+        self.types(done, inference_time_s=float, stage_durations=dict, peak_memory_mb=(int, float), expires_at=int)
+        self.assertTrue(all(isinstance(seconds, float) for seconds in done["stage_durations"].values()))
+        page = self.server.get("/v1/videos").json
+        self.types(page, object=str, data=list, first_id=str, last_id=str, has_more=bool)
+        self.assertEqual(self.server.request("DELETE", "/v1/videos/" + done["id"]).json,
+                         {"id": done["id"], "deleted": True, "object": "video.deleted"})
+
+    def test_official(self):
+        body = {"task": "t2va", "prompt": "x", "conditions": [], "target": {"short_edge": 32, "aspect_ratio": "1:1", "duration_seconds": 0.2},
+                "seed": 3, "steps": 1}
+        reply = self.server.post("/v1/videos", body)
+        self.assertEqual(reply.status, 200, reply.body)
+        done = self.server.finished(reply.json["id"])
+        self.assertEqual((done["status"], done["size"], done["seed"]), ("completed", "32x32", 3))
+        self.assertEqual(len(self.server.get("/v1/videos/%s/content" % done["id"]).body), done["bytes"])
+
+    def test_errors_are_openai_s(self):
+        error = self.server.post("/v1/videos", {"prompt": ""}).error
+        self.types(error, message=str, type=str, code=str, param=str)
+        self.assertEqual(error["type"], "invalid_request_error")
+
+
 if __name__ == "__main__":
     main()

@@ -66,6 +66,7 @@ HttpResponse list_videos(App& app, const HttpRequest& request) {
   }
   if (!order.empty() && order != "asc" && order != "desc") throw bad_parameter("order", order, "asc or desc");
   std::vector<Snapshot> all = app.book.list();
+  std::erase_if(all, [](const Snapshot& snapshot) { return snapshot.job->text_only; });  // nobody's clip
   if (order == "asc") std::reverse(all.begin(), all.end());
   if (!status.empty()) {
     std::erase_if(all, [&](const Snapshot& snapshot) { return snapshot.job->status != wanted_status; });

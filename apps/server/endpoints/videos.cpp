@@ -56,8 +56,8 @@ void add_times(const Job& job, HttpResponse& response) {
 }
 
 // Submits a job that lives as long as the connection, and waits for it.
-bool run_attached(App& app, const HttpRequest& request, Snapshot& last) {
-  Intake intake = take_in(app, request);
+bool run_attached(App& app, const HttpRequest& request, Snapshot& last, bool text_only = false) {
+  Intake intake = take_in(app, request, text_only);
   intake.job.attached = true;
   last = submit(app, request, std::move(intake)).snapshot;
   return wait_for_end(app, request, last);
@@ -101,6 +101,23 @@ HttpResponse generate(App& app, const HttpRequest& request) {
   json.set("steps", job.evaluations).set("seconds", seconds != nullptr ? *seconds : Json());
   json.set("warnings", video_json(app, last).at("warnings"));
   return json_response(json);
+}
+
+HttpResponse create_embeddings(App& app, const HttpRequest& request) {
+  Snapshot last;
+  if (!run_attached(app, request, last, true)) return client_gone();
+  const Job& job = *last.job;
+  HttpResponse response = job.status == Status::completed
+                              ? file_response({}, app.book.clip(job), "application/octet-stream")
+                              : failure(job);
+  // Nobody asks for it again.
+  response.on_end = [&app, id = job.id] {
+    try {
+      app.book.erase(id);
+    } catch (const ApiError&) {  // somebody was faster
+    }
+  };
+  return response;
 }
 
 HttpResponse estimate_video(App& app, const HttpRequest& request) {
