@@ -124,6 +124,23 @@ class Endpoints(ServerTest):
         again = list(events(self.server, job_id))  # of a job that has ended: the end, at once
         self.assertEqual([name for name, _ in again], ["completed"])
 
+    def test_previews(self):
+        job_id = self.server.submit(size="64x64", steps=60)
+        previews = []
+        for name, data in events(self.server, job_id):
+            if name == "preview":
+                previews.append(data)
+                shown = self.server.get("/v1/videos/%s/preview" % job_id)
+                if shown.status == 200:  # not over yet
+                    self.assertEqual((shown.headers["Content-Type"], shown.body[:8]), ("image/png", b"\x89PNG\r\n\x1a\n"))
+        self.assertGreaterEqual(len(previews), 1)
+        steps = [preview["step"] for preview in previews]
+        self.assertEqual(steps, sorted(set(steps)))
+        for preview in previews:
+            self.assertEqual((preview["type"], preview["steps"]), ("image/png", 60))
+            self.assertEqual(base64.b64decode(preview["data"])[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "data/jobs", job_id))), ["clip.mp4", "report.json"])
+
     def test_wrong_paths_and_methods(self):
         self.refused(self.server.get("/v1/nothing"), 404, "not_found")
         self.assertEqual(self.refused(self.server.get("/generate"), 405)["allowed"], "POST")

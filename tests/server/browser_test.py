@@ -125,7 +125,10 @@ class Page(BrowserTest):
         self.in_denoise()
         self.assertRegex(self.find("#stage").text, r"denoise \d of 8")
         self.assertTrue(self.find("#cancel").shown)
+        self.until(lambda: self.find("#preview").shown and self.find("#preview").value("naturalWidth"), "preview")
+        self.picture("page-preview")
         self.completed()
+        self.assertFalse(self.find("#preview").shown)
         played = self.until(lambda: self.browser.script(
             "const p = document.getElementById('player'); return p.readyState >= 2 && [p.videoWidth, p.videoHeight, p.duration]"), "player")
         self.assertEqual(played[:2], [128, 128])
