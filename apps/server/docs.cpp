@@ -244,9 +244,8 @@ std::string http_markdown() {
       "`rewritten_prompt`, `warnings`, `error` (`code`, `message`), `attempts`, `url`, `media_type`, `file_name`, "
       "`bytes`,\n"
       "`output`, `file_path`, `quality`, `inference_time_s`, `stage_durations`, `peak_memory_mb`, `evaluations`\n"
-      "(`run`, `reused`, `forecast`), `inputs` (addresses of its pictures), `preview`, `request` (the fields as given, by canonical "
-      "name) and\n"
-      "`resolved` (every value with where it came from).\n";
+      "(`run`, `reused`, `forecast`), `inputs` (addresses of its pictures), `preview`, `request` (fields as given,\n"
+      "by canonical name) and `resolved` (every value with where it came from).\n";
   return out;
 }
 
