@@ -25,8 +25,9 @@ constexpr Flag kFlags[] = {
     {"Model", "qkv-order", "", K::choice, "ORDER", "as the files declare", "contiguous, interleaved", "", "", false,
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
-    {"Model", "weights", "", K::choice, "random", "the files'", "random", "", "", false, kGenerate,
-     "Made-up weights of release size instead of files: to measure time and memory. The clip shows nothing."},
+    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false, kGenerate,
+     "Made-up weights of release size instead of files, in bf16 or 4 bits: to measure time and memory. The clip shows "
+     "nothing."},
     {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate,
      "Layers of each part with --weights random."},
 
@@ -87,6 +88,12 @@ constexpr Flag kFlags[] = {
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun,
      "Threads to compute with. Results do not depend on it."},
+
+    {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
+     "How the parts of the model share the device: all at once, in turns, or some layers at a time. The clip is "
+     "the same to the byte; auto takes the first that fits."},
+    {"Computing", "vram", "--max-vram", K::text, "SIZE", "what the card has free", "", "", "", false, kRun,
+     "Never hold more than this on the card, for example 12G."},
 
     {"Computing", "shadow", "", K::none, "", "off", "", "", "", false, kRender,
      "Repeat every operation on the reference back end and stop at the first that differs. Slow; for small runs."},

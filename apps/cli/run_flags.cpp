@@ -21,10 +21,14 @@ SessionOptions session_options(const Arguments& arguments) {
   }
   options.device = arguments.text("device", "auto");
   options.threads = arguments.whole("threads", 0);
+  options.budget.mode = parse_plan_mode(arguments.text("plan", "auto"));
+  if (arguments.has("vram")) options.budget.vram = parse_memory("--vram", arguments.text("vram"));
   if (arguments.has("weights")) {
-    if (arguments.text("weights") != "random") {
-      fail(Code::usage, "--weights: \"%s\" is not known, give random", arguments.text("weights").c_str());
+    const std::string weights = arguments.text("weights");
+    if (weights != "random" && weights != "random-q4tp") {
+      fail(Code::usage, "--weights: \"%s\" is not known, give random or random-q4tp", weights.c_str());
     }
+    options.synthetic_q4tp = weights == "random-q4tp";
     if (!options.models.empty()) fail(Code::usage, "--weights random replaces the model; leave --model out");
     options.synthetic_layers = arguments.whole("layers", 2);
     if (options.synthetic_layers < 1 || options.synthetic_layers > 50) {

@@ -1,8 +1,12 @@
 #include "backends/list.h"
 
+#include <map>
+#include <mutex>
+
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/peak.h"
 #include "backends/ref/ref_ops.h"
+#include "backends/start_check.h"
 #include "base/error.h"
 #ifdef H3_HAVE_CUDA
 #include "backends/cuda/cuda_ops.h"
@@ -16,6 +20,7 @@ struct BackendRow {
   bool automatic = true;  // a candidate for "auto"
   std::unique_ptr<Ops> (*make)(Context& context, int index) = nullptr;
   int index = 0;
+  bool card = false;  // believed only after a start-up check
 };
 
 #ifdef H3_HAVE_CUDA
@@ -30,6 +35,7 @@ void add_cuda(std::vector<BackendRow>& rows) {
     row.info.refused = card.refused;
     row.make = make_cuda_ops;
     row.index = card.index;
+    row.card = true;
     rows.push_back(row);
   }
 }
@@ -47,23 +53,52 @@ std::vector<BackendRow> backend_rows() {
   std::vector<BackendRow> rows;
   add_cuda(rows);
   rows.push_back({{"cpu", cpu_isa_detail(), ""}, true, [](Context& context, int) { return make_cpu_ops(context); }, 0});
-  rows.push_back({{"ref", "plain loops with double accumulators: the oracle, slow", ""}, false,
-                  [](Context& context, int) { return make_ref_ops(context); }, 0});
+  rows.push_back({{"ref", "plain loops with double accumulators: the oracle, slow", ""},
+                  false,
+                  [](Context& context, int) { return make_ref_ops(context); },
+                  0});
+  return rows;
+}
+
+// "" when the card computes as the oracle does. Each is asked once in a process.
+std::string checked(const BackendRow& row, Context& context) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> verdicts;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = verdicts.find(row.info.name);
+  if (found != verdicts.end()) return found->second;
+  std::string verdict;
+  try {
+    verdict = start_check(row.make(context, row.index));
+  } catch (const Error& error) {
+    verdict = error.what();
+  }
+  if (!verdict.empty()) verdict = "it fails the start-up check: " + verdict;
+  return verdicts.emplace(row.info.name, verdict).first->second;
+}
+
+// Of every back end, with those refused that exist and do not compute right.
+std::vector<BackendRow> checked_rows(Context& context, const std::string& wanted) {
+  std::vector<BackendRow> rows = backend_rows();
+  for (BackendRow& row : rows) {
+    const bool asked = wanted.empty() || wanted == row.info.name || wanted == "auto";
+    if (asked && row.card && row.info.refused.empty()) row.info.refused = checked(row, context);
+  }
   return rows;
 }
 
 }  // namespace
 
-std::vector<BackendInfo> list_backends(Context&) {
+std::vector<BackendInfo> list_backends(Context& context) {
   std::vector<BackendInfo> out;
-  for (BackendRow& row : backend_rows()) out.push_back(row.info);
+  for (BackendRow& row : checked_rows(context, "")) out.push_back(row.info);
   return out;
 }
 
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
   const std::string wanted = name == "cuda" ? "cuda:0" : name;
   std::string names = "auto";
-  for (const BackendRow& row : backend_rows()) {
+  for (const BackendRow& row : checked_rows(context, wanted)) {
     names += ", " + row.info.name;
     if (wanted != row.info.name && !(wanted == "auto" && row.automatic)) continue;
     if (row.info.refused.empty()) return row.make(context, row.index);

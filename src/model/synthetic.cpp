@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,8 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "codec/noise.h"
+#include "codec/q4tp.h"
+#include "codec/scalar.h"
 #include "model/dit/weights.h"
 #include "model/text/weights.h"
 #include "model/vae/audio_weights.h"
@@ -36,6 +39,10 @@ class SyntheticSource final : public TensorSource {
     info.file = "random weights";
     tensors_.push_back(std::move(info));
   }
+  // Matrices of add_plain become q4tp from here on. Those of one shape and gain share their bytes, so that a model of
+  // release size takes a few hundred megabytes.
+  void pack(bool on) { pack_ = on; }
+
   // By shape and name: norms around one, biases small, matrices with rows of unit norm times `gain`.
   void add_plain(const std::string& name, std::vector<int64_t> dims, float gain = 1) {
     const bool bias = name.ends_with("bias");
@@ -43,6 +50,7 @@ class SyntheticSource final : public TensorSource {
     if (bias) return add(name, std::move(dims), 0.0f, 0.02f);
     int64_t inputs = 1;
     for (size_t i = 1; i < dims.size(); ++i) inputs *= dims[i];
+    if (pack_ && dims.size() == 2 && inputs % 32 == 0) return add_q4tp(name, std::move(dims), gain);
     add(name, std::move(dims), 0.0f, gain * std::sqrt(3.0f / static_cast<float>(inputs)));
   }
   void finish() { index_tensors(); }
@@ -53,7 +61,40 @@ class SyntheticSource final : public TensorSource {
   std::string id() const override { return strf("random-%016llx", static_cast<unsigned long long>(seed_)); }
 
  private:
+  void add_q4tp(const std::string& name, std::vector<int64_t> dims, float gain) {
+    const int64_t rows = dims[0], cols = dims[1];
+    std::vector<uint8_t>& bytes = packed_[strf("%lldx%lld %g", static_cast<long long>(rows),
+                                               static_cast<long long>(cols), static_cast<double>(gain))];
+    if (bytes.empty()) bytes = q4tp_noise(rows, cols, gain, seed_ + packed_.size());
+    TensorInfo info;
+    info.name = name;
+    info.format = Format::q4tp;
+    info.dims = std::move(dims);
+    info.data = std::as_bytes(std::span(bytes));
+    info.file = "random weights";
+    tensors_.push_back(std::move(info));
+  }
+  // Levels and rungs by chance; levels -8 .. 7 have a mean square of 21.5, the rungs of a row span a factor of 1.5.
+  static std::vector<uint8_t> q4tp_noise(int64_t rows, int64_t cols, float gain, uint64_t seed) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(q4tp_bytes(rows, cols)));
+    uint64_t state = seed;
+    for (uint8_t& byte : bytes) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<uint8_t>(state >> 56);
+    }
+    const float scale = gain / std::sqrt(21.5f * static_cast<float>(cols));
+    const uint16_t lo = f32_to_f16(std::log2(scale) - 0.3f), step = f32_to_f16(0.6f / 31);
+    for (int64_t r = 0; r < rows; ++r) {
+      uint8_t* params = &bytes[static_cast<size_t>(rows * (cols / 32) * 16 + 4 * r)];
+      store_u16(params, lo);
+      store_u16(params + 2, step);
+    }
+    return bytes;
+  }
+
   uint64_t seed_;
+  bool pack_ = false;
+  std::map<std::string, std::vector<uint8_t>> packed_;
   std::vector<std::unique_ptr<NoiseWeights>> payloads_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
@@ -129,9 +170,10 @@ DitConfig release_dit_config(int64_t layers) {
   return c;
 }
 
-Component synthetic_dit(const DitConfig& config, uint64_t seed) {
+Component synthetic_dit(const DitConfig& config, uint64_t seed, bool q4tp) {
   auto source = std::make_shared<SyntheticSource>(seed);
   add_dit_rows(*source, config, "", dit::kTrunk);
+  source->pack(q4tp);
   for (int64_t i = 0; i < config.refiner_layers; ++i) {
     add_dit_rows(*source, config, strf("token_refiner.blocks.%lld.", static_cast<long long>(i)), dit::kBlock);
   }
@@ -229,7 +271,7 @@ void add_text_rows(SyntheticSource& source, const text::Lengths& lengths, const 
 
 }  // namespace
 
-Component synthetic_conditioner(int64_t layers, uint64_t seed) {
+Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp) {
   text::LanguageDims dims;  // spec conditioner 6.1
   dims.hidden = 5120;
   dims.layers = layers > 0 ? layers : 50;
@@ -242,19 +284,20 @@ Component synthetic_conditioner(int64_t layers, uint64_t seed) {
   lengths.language = &dims;
   auto source = std::make_shared<SyntheticSource>(seed);
   add_text_rows(*source, lengths, "model.", text::kEmbed);
+  source->pack(q4tp);
   for (int64_t i = 0; i < dims.layers; ++i) {
     add_text_rows(*source, lengths, strf("model.layers.%lld.", static_cast<long long>(i)), text::kLayer);
   }
   return component_of(Role::conditioner, source);
 }
 
-ModelFiles synthetic_release(int layers, uint64_t seed) {
+ModelFiles synthetic_release(int layers, uint64_t seed, bool q4tp) {
   ModelFiles files;
   files.tokenizer = open_model_files({}).tokenizer;
   if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, which was left out");
-  files.components.push_back(synthetic_dit(release_dit_config(layers), seed));
+  files.components.push_back(synthetic_dit(release_dit_config(layers), seed, q4tp));
   files.components.back().partition_from = files.components.back().qkv_order_from = "random weights";
-  files.components.push_back(synthetic_conditioner(layers, seed + 1));
+  files.components.push_back(synthetic_conditioner(layers, seed + 1, q4tp));
   files.components.push_back(synthetic_video_vae(layers, seed + 2));
   files.components.push_back(synthetic_audio_vae(seed + 3));
   files.defaults = Json::object({{"name", "random weights"}, {"text_encoder_layer", layers > 0 ? layers : 50}});

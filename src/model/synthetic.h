@@ -13,15 +13,16 @@ namespace h3 {
 DitConfig release_dit_config(int64_t layers = 0);
 
 // ComfyUI names, pruned AdaLN (a time curve of rank 8). Everything follows from `config`.
-Component synthetic_dit(const DitConfig& config, uint64_t seed);
+// q4tp: the matrices of the blocks, by chance in that format, those of one shape alike.
+Component synthetic_dit(const DitConfig& config, uint64_t seed, bool q4tp = false);
 // The released video autoencoder with this many decoder layers (0 = 36); both halves.
 Component synthetic_video_vae(int64_t layers, uint64_t seed);
 Component synthetic_audio_vae(uint64_t seed);
 // The language model of the release's conditioner, without a vision tower (0 layers = the 50 that run).
-Component synthetic_conditioner(int64_t layers, uint64_t seed);
+Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp = false);
 
 // A whole model of release dimensions with this many layers per component, the tokenizer of the embedded demo, and the
 // tap behind its last layer: text to video only.
-ModelFiles synthetic_release(int layers, uint64_t seed);
+ModelFiles synthetic_release(int layers, uint64_t seed, bool q4tp = false);
 
 }  // namespace h3

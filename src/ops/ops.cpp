@@ -13,6 +13,18 @@ void Conv::output_extent(const int64_t input[3], int64_t output[3]) const {
   }
 }
 
+int64_t Ops::linear_bytes(const MatrixSource& weight, Compute compute) const {
+  const int64_t values = weight.rows * weight.cols;
+  switch (compute) {
+    case Compute::f32: return 4 * values;
+    case Compute::int8: return values + 4 * weight.rows;
+    case Compute::packed: return weight.format() == Format::noise ? 2 * values : weight.stored_bytes();
+    case Compute::bf16:
+    case Compute::f16: break;
+  }
+  return 2 * values;
+}
+
 void Ops::gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
                     const View& h) {
   gated_add(x, y, gate);

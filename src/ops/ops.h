@@ -33,12 +33,26 @@ enum class Compute : uint8_t {
   packed  // weights stay in their stored format; kernels may quantise activations or round weights: see Linear
 };
 
+// Weights that come and go together: one layer of a stack that does not fit on the device as a whole. Between its uses
+// a group lies in host memory: the mapped file, or a packed copy where a kernel reads other bytes than the file's. Its
+// linears may be used from enter() to leave(); at most two groups are entered at a time.
+class WeightGroup {
+ public:
+  virtual ~WeightGroup() = default;
+  // Begins to bring the group, in the place of the one that was left first; a hint.
+  virtual void prefetch() = 0;
+  virtual void enter() = 0;  // later calls of the Ops see the weights
+  virtual void leave() = 0;  // earlier calls still do
+  int64_t bytes = 0;         // on the device while it is there
+};
+
 struct LinearSpec {
   std::string label;        // "dit.blocks.3.mlp.fc1", for messages, --explain and shadow
   MatrixSource weight;      // [out, in]
   std::vector<float> bias;  // [out] or empty; added in f32 before the one rounding to T
   Compute compute = Compute::f32;
-  int64_t max_rows = 0;  // most rows of one call; 0 = unknown. Sizes the prepare-time scratch
+  int64_t max_rows = 0;          // most rows of one call; 0 = unknown. Sizes the prepare-time scratch
+  WeightGroup* group = nullptr;  // the weight travels with it (a group of the same Ops, outlives the Linear)
 };
 
 // A weight bound to a kernel: owns the packed weight (which replaces the mapped pages) and the plan.
@@ -140,8 +154,22 @@ class Ops {
   virtual Context& context() = 0;
   virtual void sync() = 0;  // throws Error(device) for failures of deferred calls
 
+  // Bounds how far the host runs ahead: returns once the work queued before the last but one call of it is done, so
+  // that a stop takes effect within two layers. Called once a layer.
+  virtual void pace() {}
+
   // ---- prepare time -------------------------------------------------------------------------------------------------
   virtual std::unique_ptr<Linear> make_linear(LinearSpec spec) = 0;
+  // nullptr: this back end has none, and what does not stay is made anew for every use (model/layer_stack.h).
+  virtual std::unique_ptr<WeightGroup> make_group() { return nullptr; }
+  // Device bytes of make_linear(weight, compute) without its bias, and of what calls in this type may take besides
+  // their operands. For plans.
+  virtual int64_t linear_bytes(const MatrixSource& weight, Compute compute) const;
+  virtual int64_t scratch_bytes(Compute compute) const { return (void)compute, 0; }
+  // And beside that, once for the weight that needs the most.
+  virtual int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const {
+    return (void)weight, (void)compute, 0;
+  }
   virtual std::unique_ptr<Conv> make_conv(ConvSpec spec) = 0;
   // Makes scratch for calls up to these sizes, so that the step loop allocates nothing. Idempotent, grows only.
   virtual void reserve(int64_t max_rows, int64_t max_heads_by_dim) { (void)max_rows, (void)max_heads_by_dim; }

@@ -13,14 +13,38 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
     : context_(context),
       ops_(ops),
       options_(std::move(options)),
-      files_(options_.synthetic_layers > 0 ? synthetic_release(options_.synthetic_layers, 1)
+      files_(options_.synthetic_layers > 0 ? synthetic_release(options_.synthetic_layers, 1, options_.synthetic_q4tp)
                                            : open_model_files(options_.open)),
       facts_(model_facts(files_)),
-      parts_(std::make_unique<Parts>()) {}
+      parts_(std::make_unique<Parts>()),
+      held_(ops.device().allocated_bytes()) {
+  Device& device = ops_.device();
+  device.set_cap(device.is_host() ? options_.budget.ram : cap_of_allocations(options_.budget));
+}
 
 Engine::~Engine() = default;
 
 void Engine::release() { *parts_ = Parts(); }
+
+Placement Engine::placement(const Resolved& r) {
+  Placement plan;
+  plan.keep = options_.keep;
+  if (ops_.device().is_host() && !options_.budget.given()) return plan;
+  const std::string key = strf("%dx%dx%d e%d c%d v%d k%zu r%zu a%d p%zu %s", r.width, r.height, r.frames, r.evaluations,
+                               static_cast<int>(r.compute), static_cast<int>(r.vae_compute), r.keyframes.size(),
+                               r.references.size(), static_cast<int>(r.request.audio.value_or(true)),
+                               r.request.prompt.size() / 256, r.request.prompt_embeds.c_str());
+  if (const auto found = placements_.find(key); found != placements_.end()) return found->second;
+  plan = plan_placement({.ops = ops_,
+                         .files = files_,
+                         .resolved = r,
+                         .tap = options_.tap,
+                         .budget = options_.budget,
+                         .keep = options_.keep,
+                         .held = held_});
+  placements_.emplace(key, plan);
+  return plan;
+}
 
 Recipe Engine::recipe(const Resolved& resolved) const {
   Recipe recipe;
@@ -40,6 +64,7 @@ Recipe Engine::recipe(const Resolved& resolved) const {
   }
   recipe.tap = options_.tap;
   recipe.synthetic_layers = options_.synthetic_layers;
+  recipe.synthetic_q4tp = options_.synthetic_q4tp;
   recipe.device = options_.device.empty() ? ops_.name() : options_.device;
   return recipe;
 }

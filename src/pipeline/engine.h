@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/context.h"
 #include "base/control.h"
 #include "ops/ops.h"
+#include "pipeline/placement.h"
 #include "pipeline/report.h"
 #include "pipeline/request.h"
 #include "pipeline/stage_sink.h"
@@ -20,11 +22,13 @@ struct FrameRun;  // model/vae/video_vae.h
 
 struct EngineOptions {
   OpenOptions open;
-  int tap = 0;               // hidden state of the text encoder; 0 = the model's own
-  int synthetic_layers = 0;  // above 0: random weights of release size with this many layers instead of files
+  int tap = 0;                  // hidden state of the text encoder; 0 = the model's own
+  int synthetic_layers = 0;     // above 0: random weights of release size with this many layers instead of files
+  bool synthetic_q4tp = false;  // those of the layers in q4tp
   bool keep = false;   // keep every component loaded between stages and runs (servers); otherwise each is released
                        // as soon as it has done its part, so that the text encoder and the transformer never coexist
   std::string device;  // as recipes name it; "" = the name of the Ops
+  MemoryBudget budget;
 };
 
 // Where the parts of a finished clip go besides files.
@@ -49,6 +53,9 @@ class Engine {
   const ModelFacts& facts() const { return facts_; }
   const ModelFiles& files() const { return files_; }
   Recipe recipe(const Resolved& resolved) const;
+  // How a run of this request takes turns on the device; what run() follows. Error(memory) when nothing fits. On the
+  // host and without a budget nothing is planned: no phases.
+  Placement placement(const Resolved& resolved);
 
   // Errors carry the stage they happened in. On any error, and on a stop, no output file is left behind.
   RunReport run(const Resolved& resolved, const Control& control, const RunHooks& hooks = {});
@@ -64,6 +71,8 @@ class Engine {
   ModelFiles files_;
   ModelFacts facts_;
   std::unique_ptr<Parts> parts_;
+  int64_t held_ = 0;                             // on the device before anything was loaded
+  std::map<std::string, Placement> placements_;  // by what they depend on
 };
 
 }  // namespace h3

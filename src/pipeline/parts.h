@@ -18,7 +18,7 @@ struct Engine::Parts {
   std::unique_ptr<VideoVae> video;
   std::unique_ptr<AudioVae> audio;
   Compute text_compute{}, dit_compute{}, video_compute{};
-  bool text_vision = false, video_encoder = false;
+  bool text_vision = false, video_encoder = false, video_decoder = false;
   const TensorSource* dit_source = nullptr;
 };
 

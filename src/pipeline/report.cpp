@@ -63,6 +63,7 @@ Json Recipe::to_json() const {
   json.set("model_ids", std::move(ids));
   if (tap > 0) json.set("te_layers", tap);
   if (synthetic_layers > 0) json.set("synthetic_layers", synthetic_layers);
+  if (synthetic_q4tp) json.set("synthetic_q4tp", true);
   return json.set("device", device);
 }
 
@@ -95,6 +96,7 @@ Recipe Recipe::parse(const std::string& text, const std::string& what) {
     if (const Json* tap = json.find("te_layers")) recipe.tap = static_cast<int>(tap->as_int());
     if (const Json* layers = json.find("synthetic_layers"))
       recipe.synthetic_layers = static_cast<int>(layers->as_int());
+    recipe.synthetic_q4tp = json.find("synthetic_q4tp") != nullptr;
     recipe.device = json.at("device").as_string();
     return recipe;
   } catch (const Error& error) {
@@ -117,6 +119,7 @@ Json RunReport::to_json() const {
   json.set("evaluations", Json::object({{"run", evaluations}, {"reused", 0}, {"forecast", 0}}));
   json.set("text_rows", text_rows).set("sequence_rows", sequence_rows);
   json.set("peak_ram_bytes", peak_ram).set("peak_device_bytes", peak_device);
+  if (!placement.phases.empty()) json.set("placement", placement.to_json());
   return json;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "pipeline/placement.h"
 #include "pipeline/request.h"
 #include "pipeline/watchdog.h"
 
@@ -32,6 +33,7 @@ struct Recipe {
   std::vector<ModelId> model_ids;
   int tap = 0;               // as given; 0 = the model's own
   int synthetic_layers = 0;  // of random weights in place of files
+  bool synthetic_q4tp = false;
   std::string device;        // "cpu"
 
   Json to_json() const;
@@ -49,6 +51,7 @@ struct RunReport {
   int evaluations = 0;
   int64_t peak_ram = 0, peak_device = 0;  // bytes; the device's is 0 on the host
   int64_t text_rows = 0, sequence_rows = 0;
+  Placement placement;
 
   Json to_json() const;
 };

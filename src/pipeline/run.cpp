@@ -45,6 +45,8 @@ class Run {
 
   void load_conditioner_part();
   void encode_text();
+  void load_video_part(bool decoder, bool encoder);
+  void load_audio_part();
   void load_decoders();
   void encode_conditions();
   void dump_conditions() const;
@@ -68,6 +70,7 @@ class Run {
   const Control& control_;
   const RunHooks& hooks_;
   RunReport report_;
+  Placement placement_;
 
   SavedText text_;
   std::vector<LayoutBlock> blocks_;                    // keyframes and references, in packed order
@@ -119,6 +122,7 @@ void Run::load_conditioner_part() {
     options.tap = engine_.options_.tap;
     options.vision = vision;
     options.control = &control_;
+    options.resident_layers = placement_.text_layers;
     parts_.conditioner = load_conditioner(ops_, engine_.files_, options);
   });
   parts_.text_compute = r_.compute;
@@ -135,7 +139,7 @@ void Run::encode_text() {
       text_ = {conditioning.rows, conditioning.width, std::move(conditioning.embeds), std::move(conditioning.tags),
                std::move(conditioning.ids)};
     });
-    if (!engine_.options_.keep) parts_.conditioner.reset();
+    if (!placement_.keep) parts_.conditioner.reset();
   }
   require_finite("encode text", 0, 0, "prompt embeddings", text_.embeds);
   const bool seen = std::find(text_.tags.begin(), text_.tags.end(), 0) != text_.tags.end();
@@ -154,30 +158,45 @@ void Run::encode_text() {
 }
 
 // ---- autoencoders --------------------------------------------------------------------------------------------------
-// Before the transformer: a decoder that cannot be loaded is found out before the sampling, not after it.
-void Run::load_decoders() {
-  const bool encoder = has_visual_conditions(r_);
-  const bool usable = parts_.video && parts_.video_compute == r_.vae_compute && (parts_.video_encoder || !encoder);
+void Run::load_video_part(bool decoder, bool encoder) {
+  const bool usable = parts_.video && parts_.video_compute == r_.vae_compute && (parts_.video_encoder || !encoder) &&
+                      (parts_.video_decoder || !decoder);
   if (!usable) {
     parts_.video.reset();
     stage("load video VAE", 1, [&] {
       VideoVaeOptions options;
       options.compute = r_.vae_compute;
       options.encoder = encoder;
+      options.decoder = decoder;
       parts_.video = load_video_vae(ops_, component(Role::video_vae), options);
     });
     parts_.video_compute = r_.vae_compute;
     parts_.video_encoder = encoder;
+    parts_.video_decoder = decoder;
   }
+}
+
+void Run::load_audio_part() {
   if (!parts_.audio && (r_.request.audio.value_or(true) || has_sound_conditions(r_))) {
     stage("load audio VAE", 1, [&] { parts_.audio = load_audio_vae(ops_, component(Role::audio_vae)); });
   }
+}
+
+// Before the transformer where there is room for both: a decoder that cannot be loaded is found out before the
+// sampling, not after it.
+void Run::load_decoders() {
+  load_video_part(true, placement_.decoders_first && has_visual_conditions(r_));
+  load_audio_part();
 }
 
 void Run::encode_conditions() {
   blocks_ = condition_blocks(r_);
   shapes_ = visual_shapes(blocks_);
   if (blocks_.empty()) return;
+  if (!placement_.decoders_first) {
+    if (has_visual_conditions(r_)) load_video_part(false, true);
+    if (has_sound_conditions(r_)) load_audio_part();
+  }
   const char* const name = r_.references.empty() ? "encode keyframes" : "encode references";
   stage(name, static_cast<int64_t>(blocks_.size()), [&] {
     if (has_sound_conditions(r_)) condition_sounds_ = encode_sound_conditions(r_, *parts_.audio, control_);
@@ -283,6 +302,7 @@ void Run::load_dit_part() {
     DitOptions options;
     options.compute = r_.compute;
     options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
+    options.resident_layers = placement_.dit_layers;
     parts_.dit = load_dit(ops_, wanted, options, control_);
   });
   parts_.dit_compute = r_.compute;
@@ -330,7 +350,7 @@ void Run::denoise() {
   audio_rows_ = download_f32(clean.audio);
   report_.evaluations = schedule_.evaluations();
   session.reset();
-  if (!engine_.options_.keep) parts_.dit.reset();
+  if (!placement_.keep) parts_.dit.reset();
 }
 
 void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity) {
@@ -352,8 +372,9 @@ void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& vel
       dump_step(step, sampler.input(step), latents, "video_rows_after_step.", "audio_rows_after_step.");
     }
   }
-  // Everything a step needs was made before.
-  H3_ASSERT(ops_.device().allocations() == allocations || (steps == 1 && !ops_.device().is_host()));
+  // Everything a step needs was made before, except layers that a host makes for each use.
+  H3_ASSERT(ops_.device().allocations() == allocations || (steps == 1 && !ops_.device().is_host()) ||
+            (ops_.device().is_host() && placement_.dit_layers != kAllLayers));
   control_.progress("denoise", steps, steps);
   if (wants("velocity")) take(std::move(velocities));
   if (wants("latents")) take(std::move(latents));
@@ -423,7 +444,7 @@ void Run::decode_audio() {
   if (wants("audio")) {
     take({"audio", {{"audio", {2, static_cast<int64_t>(samples_.size()) / 2}, samples_, {}, {}}}, {}});
   }
-  if (!engine_.options_.keep) parts_.audio.reset();
+  if (!placement_.keep) parts_.audio.reset();
 }
 
 void Run::open_writer() {
@@ -492,7 +513,7 @@ void Run::decode_video() {
   for (const Finding& finding : report_.findings) {
     if (!finding.ok) report_.warnings.push_back(finding.text);
   }
-  if (!engine_.options_.keep) parts_.video.reset();
+  if (!placement_.keep) parts_.video.reset();
 }
 
 RunReport Run::run() {
@@ -502,20 +523,32 @@ RunReport Run::run() {
   report_.resolved = r_.to_json();
   report_.notes = r_.notes;
   report_.warnings = r_.warnings;
+  placement_ = engine_.placement(r_);
+  if (!placement_.keep) engine_.release();  // what an earlier run kept
   encode_text();
   if (!hooks_.text_only) render();
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report_.peak_ram = peak_resident_bytes();
   report_.peak_device = ops_.device().is_host() ? 0 : ops_.device().peak_bytes();
+  report_.placement = placement_;
   return std::move(report_);
 }
 
 void Run::render() {
-  load_decoders();
+  if (placement_.decoders_first) {
+    load_decoders();
+  } else if (hooks_.on_preview) {
+    load_video_part(true, false);
+  }
   fit_preview_map();
   encode_conditions();
+  if (!placement_.decoders_first) {
+    parts_.video.reset();
+    parts_.audio.reset();
+  }
   draw_noise();
   denoise();
+  if (!placement_.decoders_first) load_decoders();
   if (wants("final")) {
     StageResult result{"final", {}, {}};
     result.tensors.push_back(

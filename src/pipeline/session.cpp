@@ -29,7 +29,9 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.open = open_options(options);
   engine.tap = options.tap;
   engine.keep = options.keep;
+  engine.budget = options.budget;
   engine.synthetic_layers = options.synthetic_layers;
+  engine.synthetic_q4tp = options.synthetic_q4tp;
   return engine;
 }
 
@@ -67,6 +69,8 @@ Session::~Session() = default;
 const ModelFacts& Session::facts() const { return state_->engine->facts(); }
 std::string Session::device() const { return state_->device; }
 Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine->facts()); }
+
+Placement Session::placement(const Resolved& resolved) { return state_->engine->placement(resolved); }
 
 std::vector<ModelId> Session::model_ids() const { return state_->engine->recipe({}).model_ids; }
 

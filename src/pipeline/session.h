@@ -36,6 +36,7 @@ class Session {
   // Encodes the prompt with its keyframes and writes what Request::prompt_embeds reads. Needs no transformer.
   RunReport encode(const Request& request, const std::string& file, const Control& control);
   std::vector<ModelId> model_ids() const;
+  Placement placement(const Resolved& resolved);  // Engine::placement
 
  private:
   struct State;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "pipeline/placement.h"
 #include "pipeline/report.h"
 
 namespace h3 {
@@ -15,10 +16,12 @@ struct SessionOptions {
   std::string partition, qkv_order;  // "" = as the files declare
   int tap = 0;                       // hidden state of the text encoder; 0 = the model's own
   std::string device = "auto";
-  int threads = 0;           // 0 = one per CPU
-  bool keep = false;         // keep components loaded between runs
+  int threads = 0;    // 0 = one per CPU
+  bool keep = false;  // keep components loaded between runs
+  MemoryBudget budget;
   int synthetic_layers = 0;  // above 0: random weights of release size instead of files
-  bool shadow = false;       // repeat every operation on the oracle and stop where the two differ
+  bool synthetic_q4tp = false;
+  bool shadow = false;  // repeat every operation on the oracle and stop where the two differ
 };
 
 struct DeviceInfo {

@@ -1,7 +1,6 @@
 #include "tensor/tensor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
@@ -73,7 +72,10 @@ View View::reshape(std::initializer_list<int64_t> dims) const {
   int64_t known = 1;
   int unknown = -1, i = 0;
   for (int64_t d : dims) {
-    if (d < 0) unknown = i; else known *= d;
+    if (d < 0)
+      unknown = i;
+    else
+      known *= d;
     out.dim[i++] = d;
   }
   if (unknown >= 0) out.dim[unknown] = known == 0 ? 0 : elements() / known;
@@ -114,19 +116,44 @@ std::string View::shape() const {
   return text + "]";
 }
 
-struct HostDevice::Counters {
-  std::atomic<int64_t> now{0}, peak{0}, count{0};
-};
+void Device::admit(int64_t bytes, const char* what) {
+  constexpr double kMiB = 1048576.0;
+  if (fail_in_.load() > 0 && fail_in_.fetch_sub(1) == 1) {
+    fail(Code::memory, "out of memory on %s: %s needs %.1f MiB (planned failure of a test)", name(), what,
+         static_cast<double>(bytes) / kMiB);
+  }
+  const int64_t cap = cap_.load(), now = now_.load();
+  if (cap <= 0 || now + bytes <= cap) return;
+  fail(Code::memory,
+       "out of memory on %s: %s needs %.1f MiB, %.1f MiB of the cap of %.1f MiB are in use; raise %s, use --plan "
+       "stream or ask for a smaller or shorter clip",
+       name(), what, static_cast<double>(bytes) / kMiB, static_cast<double>(now) / kMiB,
+       static_cast<double>(cap) / kMiB, is_host() ? "--ram" : "--vram");
+}
+
+std::shared_ptr<std::byte> Device::staging(int64_t bytes) {
+  constexpr size_t kAlign = 64;
+  const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + kAlign - 1) / kAlign * kAlign;
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlign, rounded));
+  if (data == nullptr) fail(Code::memory, "out of memory: staging needs %.1f MiB of RAM", bytes / 1048576.0);
+  return {data, [](std::byte* p) { std::free(p); }};
+}
+
+void Device::count_taken(int64_t bytes) {
+  const int64_t now = now_.fetch_add(bytes) + bytes;
+  int64_t peak = peak_.load();
+  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
+  }
+  count_.fetch_add(1);
+}
 
 namespace {
 constexpr int64_t kHugePage = int64_t{2} << 20;
 }
 
-HostDevice::HostDevice() : counters_(std::make_unique<Counters>()) {}
-HostDevice::~HostDevice() = default;
-
 Buffer HostDevice::allocate(int64_t bytes, const char* what) {
   H3_ASSERT(bytes >= 0);
+  admit(bytes, what);
   // Large buffers ask for 2 MiB pages: streaming a packed weight through 4 KiB pages runs at half the bandwidth.
   const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
   const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + alignment - 1) / alignment * alignment;
@@ -135,16 +162,12 @@ Buffer HostDevice::allocate(int64_t bytes, const char* what) {
 #if defined(__linux__)
   if (bytes >= kHugePage) madvise(data, rounded, MADV_HUGEPAGE);  // advice: a refusal changes speed only
 #endif
-  const int64_t now = counters_->now.fetch_add(bytes) + bytes;
-  int64_t peak = counters_->peak.load();
-  while (now > peak && !counters_->peak.compare_exchange_weak(peak, now)) {
-  }
-  counters_->count.fetch_add(1);
+  count_taken(bytes);
   return Buffer(this, data, bytes);
 }
 
 void HostDevice::release(void* data, int64_t bytes) noexcept {
-  counters_->now.fetch_sub(bytes);
+  count_given(bytes);
   std::free(data);
 }
 
@@ -157,11 +180,6 @@ void HostDevice::download(View source, void* destination) {
   H3_ASSERT(source.contiguous());
   if (source.elements() > 0) std::memcpy(destination, source.data, static_cast<size_t>(source.bytes()));
 }
-
-int64_t HostDevice::allocated_bytes() const { return counters_->now.load(); }
-int64_t HostDevice::peak_bytes() const { return counters_->peak.load(); }
-void HostDevice::reset_peak() { counters_->peak.store(counters_->now.load()); }
-int64_t HostDevice::allocations() const { return counters_->count.load(); }
 
 View make_view(Device& device, void* data, DType type, const std::vector<int64_t>& dims) {
   H3_ASSERT(static_cast<int>(dims.size()) <= kMaxRank);
@@ -204,10 +222,26 @@ constexpr bool matches(DType type) {
 
 float load_f32(const std::byte* p, DType type) {
   switch (type) {
-    case DType::f32: { float v; std::memcpy(&v, p, 4); return v; }
-    case DType::f64: { double v; std::memcpy(&v, p, 8); return static_cast<float>(v); }
-    case DType::bf16: { uint16_t v; std::memcpy(&v, p, 2); return bf16_to_f32(v); }
-    case DType::f16: { uint16_t v; std::memcpy(&v, p, 2); return f16_to_f32(v); }
+    case DType::f32: {
+      float v;
+      std::memcpy(&v, p, 4);
+      return v;
+    }
+    case DType::f64: {
+      double v;
+      std::memcpy(&v, p, 8);
+      return static_cast<float>(v);
+    }
+    case DType::bf16: {
+      uint16_t v;
+      std::memcpy(&v, p, 2);
+      return bf16_to_f32(v);
+    }
+    case DType::f16: {
+      uint16_t v;
+      std::memcpy(&v, p, 2);
+      return f16_to_f32(v);
+    }
     default: H3_ASSERT(false); return 0;
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -66,16 +67,34 @@ class Device {
   virtual ~Device() = default;
   virtual const char* name() const = 0;
   virtual bool is_host() const = 0;
-  // 64-byte aligned (256 on accelerators). Error(memory) with the size asked when it does not fit.
+  // 64-byte aligned (256 on accelerators). Error(memory) with the size asked, what is in use and what the cap or the
+  // device has, when it does not fit.
   virtual Buffer allocate(int64_t bytes, const char* what) = 0;
   virtual void release(void* data, int64_t bytes) noexcept = 0;
   // Ordered after earlier calls on this device; return when the host memory may be reused / is filled.
   virtual void upload(const void* host, View destination) = 0;  // destination contiguous
   virtual void download(View source, void* host) = 0;           // source contiguous
-  virtual int64_t allocated_bytes() const = 0;                  // now
-  virtual int64_t peak_bytes() const = 0;                       // since the last reset_peak
-  virtual void reset_peak() = 0;
-  virtual int64_t allocations() const = 0;  // how many so far: the step loop asserts it stands still
+  virtual int64_t free_bytes() const { return 0; }              // that the device could still give; 0 = unknown
+  // Host memory that transfers to and from this device are fastest with (page-locked for a card). 64-byte aligned.
+  virtual std::shared_ptr<std::byte> staging(int64_t bytes);
+
+  int64_t allocated_bytes() const { return now_.load(); }  // now
+  int64_t peak_bytes() const { return peak_.load(); }      // since the last reset_peak
+  void reset_peak() { peak_.store(now_.load()); }
+  int64_t allocations() const { return count_.load(); }  // how many so far: the step loop asserts it stands still
+  // Hard cap on what may be held at a time (--vram, --ram); 0 = none. Larger requests fail like any that do not fit.
+  void set_cap(int64_t bytes) { cap_.store(bytes); }
+  int64_t cap() const { return cap_.load(); }
+  // Test hook: the n-th allocation from now fails (1 = the next); 0 switches it off.
+  void fail_allocation(int64_t n) { fail_in_.store(n); }
+
+ protected:
+  void admit(int64_t bytes, const char* what);  // Error(memory) above the cap or at a planned failure
+  void count_taken(int64_t bytes);
+  void count_given(int64_t bytes) noexcept { now_.fetch_sub(bytes); }
+
+ private:
+  std::atomic<int64_t> now_{0}, peak_{0}, count_{0}, cap_{0}, fail_in_{0};
 };
 
 class HostDevice final : public Device {
@@ -86,16 +105,6 @@ class HostDevice final : public Device {
   void release(void* data, int64_t bytes) noexcept override;
   void upload(const void* host, View destination) override;
   void download(View source, void* host) override;
-  int64_t allocated_bytes() const override;
-  int64_t peak_bytes() const override;
-  void reset_peak() override;
-  int64_t allocations() const override;
-  HostDevice();
-  ~HostDevice() override;
-
- private:
-  struct Counters;
-  std::unique_ptr<Counters> counters_;
 };
 
 // A Buffer and the View of all of it.

@@ -91,21 +91,18 @@ bool aligned(const View& view) {
 
 struct DnnAttention::Plan {
   Descriptor plan{CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR};
-  void* workspace = nullptr;
+  Buffer workspace;
 };
 
-DnnAttention::DnnAttention(cudaStream_t stream) : stream_(stream) {
+DnnAttention::DnnAttention(CudaDevice& device) : device_(device) {
   if (!dnn().loaded()) return;
   cudnnHandle_t handle = nullptr;
   if (dnn().cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) return;
   handle_ = handle;
-  check(dnn().cudnnSetStream(handle, stream), "binding the stream");
+  check(dnn().cudnnSetStream(handle, device.stream()), "binding the stream");
 }
 
 DnnAttention::~DnnAttention() {
-  for (auto& entry : plans_) {
-    if (entry.second && entry.second->workspace != nullptr) cudaFreeAsync(entry.second->workspace, stream_);
-  }
   plans_.clear();
   if (handle_ != nullptr) dnn().cudnnDestroy(static_cast<cudnnHandle_t>(handle_));
 }
@@ -149,7 +146,7 @@ std::unique_ptr<DnnAttention::Plan> DnnAttention::build(const AttentionArgs& arg
     check(dnn().cudnnBackendGetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                          1, &n, &bytes),
           "reading the workspace size");
-    if (bytes > 0) check(cudaMallocAsync(&plan->workspace, static_cast<size_t>(bytes), stream_), "attention workspace");
+    if (bytes > 0) plan->workspace = device_.allocate(bytes, "cuDNN's attention workspace");
     return plan;
   }
   return nullptr;
@@ -170,6 +167,7 @@ DnnAttention::Plan* DnnAttention::find(const AttentionArgs& args) {
     plan = build(args);
     if (!plan) refusal_ = "cuDNN: no engine for this shape";
   } catch (const Error& error) {
+    if (error.code() == Code::memory) throw;  // another kernel would change the result
     refusal_ = error.what();
   }
   return plans_.emplace(std::move(key), std::move(plan)).first->second.get();
@@ -189,7 +187,8 @@ bool DnnAttention::run(const AttentionArgs& args) {
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 5, ids);
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 5, pointers);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &plan->workspace);
+  void* const workspace = plan->workspace.data();
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   pack.finalize();
   check(dnn().cudnnBackendExecute(static_cast<cudnnHandle_t>(handle_), plan->plan.get(), pack.get()), "attention");
   return true;

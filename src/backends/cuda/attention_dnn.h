@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "backends/cuda/memory.h"
 #include "ops/ops.h"
 
 namespace h3::cuda {
 
 class DnnAttention {
  public:
-  explicit DnnAttention(cudaStream_t stream);
+  explicit DnnAttention(CudaDevice& device);
   ~DnnAttention();
   // False when cuDNN is absent or refuses this shape; the generic kernel serves then.
   bool run(const AttentionArgs& args);
@@ -28,7 +29,7 @@ class DnnAttention {
   Plan* find(const AttentionArgs& args);
   std::unique_ptr<Plan> build(const AttentionArgs& args);
 
-  cudaStream_t stream_;
+  CudaDevice& device_;
   void* handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;  // nullptr = refused
   std::string refusal_;

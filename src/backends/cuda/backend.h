@@ -31,6 +31,7 @@ struct StreamOwner {
 
 class LinearPlans;   // linear_plans.h
 class DnnAttention;  // attention_dnn.h
+class WeightStream;  // weight_stream.h
 
 class CudaOps final : public Ops {
  public:
@@ -41,8 +42,13 @@ class CudaOps final : public Ops {
   Device& device() override { return device_; }
   Context& context() override { return context_; }
   void sync() override;
+  void pace() override;
 
   std::unique_ptr<Linear> make_linear(LinearSpec spec) override;
+  std::unique_ptr<WeightGroup> make_group() override;
+  int64_t linear_bytes(const MatrixSource& weight, Compute compute) const override;
+  int64_t scratch_bytes(Compute compute) const override;
+  int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const override;
   std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
 
   void copy(const View& src, const View& dst) override;
@@ -91,13 +97,16 @@ class CudaOps final : public Ops {
   CudaDevice device_;
   std::unique_ptr<LinearPlans> plans_;
   std::unique_ptr<DnnAttention> dnn_;
+  std::weak_ptr<WeightStream> weight_stream_;  // of the groups there are
+  cudaEvent_t paces_[2] = {};                  // the last calls of pace()
+  int next_pace_ = 0;
   Buffer scratch_[5];
 };
 
 // Casts, int8 and synthetic weights: kernels/quantise.cu.
 // dst[i] = round(noise_value(noise, first + i)).
 void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type);
-void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
+void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);    // dst [rows, cols] dense
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
 // q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale);

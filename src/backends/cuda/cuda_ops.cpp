@@ -4,6 +4,7 @@
 #include "backends/cuda/backend.h"
 #include "backends/cuda/check.h"
 #include "backends/cuda/linear_plans.h"
+#include "backends/cuda/weight_stream.h"
 #include "base/error.h"
 
 namespace h3 {
@@ -77,14 +78,46 @@ CudaOps::CudaOps(Context& context, int index)
       index_(select_card(index)),
       device_(index, owner_.stream),
       plans_(std::make_unique<LinearPlans>(*this)),
-      dnn_(std::make_unique<DnnAttention>(owner_.stream)) {}
+      dnn_(std::make_unique<DnnAttention>(device_)) {
+  for (cudaEvent_t& event : paces_) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event creation");
+}
 
 CudaOps::~CudaOps() {
   cudaStreamSynchronize(owner_.stream);
+  for (cudaEvent_t event : paces_) cudaEventDestroy(event);
   cudaGetLastError();
 }
 
 void CudaOps::sync() { check(cudaStreamSynchronize(owner_.stream), "the work queued on the card"); }
+
+void CudaOps::pace() {
+  cudaEvent_t oldest = paces_[next_pace_];
+  check(cudaEventSynchronize(oldest), "the work queued on the card");
+  check(cudaEventRecord(oldest, owner_.stream), "marking queued work");
+  next_pace_ = 1 - next_pace_;
+}
+
+std::unique_ptr<WeightGroup> CudaOps::make_group() {
+  std::shared_ptr<WeightStream> stream = weight_stream_.lock();
+  if (stream == nullptr) {
+    stream = std::make_shared<WeightStream>(device_);
+    weight_stream_ = stream;
+  }
+  return std::make_unique<StreamGroup>(std::move(stream));
+}
+
+int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const {
+  if (LinearPlans::stays_packed(weight, compute)) return weight.stored_bytes();
+  if (compute != Compute::int8) return Ops::linear_bytes(weight, compute);
+  const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
+  return padded(weight.rows) * padded(weight.cols) + 4 * weight.rows;
+}
+
+int64_t CudaOps::scratch_bytes(Compute compute) const { return LinearPlans::scratch_bytes(compute); }
+
+int64_t CudaOps::expansion_bytes(const MatrixSource& weight, Compute compute) const {
+  return LinearPlans::expansion_bytes(weight, compute);
+}
 
 void* CudaOps::scratch(int slot, int64_t bytes) {
   Buffer& buffer = scratch_[slot];

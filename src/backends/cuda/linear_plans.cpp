@@ -1,22 +1,21 @@
 #include "backends/cuda/linear_plans.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "backends/cuda/check.h"
+#include "backends/cuda/plan_check.h"
+#include "backends/cuda/weight_upload.h"
 #include "base/error.h"
-#include "codec/int8_row.h"
-#include "codec/scalar.h"
 
 namespace h3::cuda {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
-constexpr int64_t kStageBytes = int64_t{64} << 20;    // weight rows decoded and uploaded at a time
-constexpr int64_t kExpandBytes = int64_t{128} << 20;  // packed weights expanded at a time
-constexpr int64_t kExpandRows = 256;                  // at a multiple of these: whole tiles of the matmul
+constexpr int64_t kExpandBytes = int64_t{128} << 20;       // packed weights expanded at a time
+constexpr int64_t kRowScratchBytes = int64_t{64} << 20;    // activations cast, results not yet rounded
+constexpr int64_t kInt8ScratchBytes = int64_t{256} << 20;  // activations quantised and their accumulators
+constexpr int64_t kExpandRows = 256;                       // at a multiple of these: whole tiles of the matmul
 constexpr int kExpandSlot = 4;
 
 cudaDataType_t blas_type(DType type) {
@@ -41,24 +40,6 @@ DType operand_type(Compute compute) {
   return DType::bf16;
 }
 
-bool exact_in(DType type, const std::vector<float>& values) {
-  for (float v : values) {
-    if (type == DType::bf16 && bf16_to_f32(f32_to_bf16(v)) != v) return false;
-    if (type == DType::f16 && f16_to_f32(f32_to_f16(v)) != v) return false;
-  }
-  return true;
-}
-
-uint16_t narrow(DType type, float value) {
-  if (type == DType::bf16) return f32_to_bf16(value);
-  const float limit = 65504.0f;  // f16 operands saturate
-  return f32_to_f16(value > limit ? limit : value < -limit ? -limit : value);
-}
-
-Format stored_as(DType type) {
-  return type == DType::f32 ? Format::f32 : type == DType::bf16 ? Format::bf16 : Format::f16;
-}
-
 }  // namespace
 
 struct CudaLinear::Plan {
@@ -76,6 +57,10 @@ struct CudaLinear::Plan {
 
 CudaLinear::~CudaLinear() = default;
 
+const void* CudaLinear::operands() const {
+  return group != nullptr ? group->base() + offset : static_cast<const std::byte*>(data.data());
+}
+
 LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
   check(blas_lt().cublasLtCreate(&handle_), "creating the handle");
   workspace_ = ops_.device_.allocate(kWorkspaceBytes, "cuBLASLt workspace");
@@ -83,83 +68,25 @@ LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
 
 LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
 
-void LinearPlans::upload_weight(CudaLinear& linear, const MatrixSource& source) {
-  const int64_t cols = source.cols, width = size_of(linear.operand);
-  const int64_t pitch = linear.in_padded;
-  linear.data = ops_.device_.allocate(linear.out_padded * pitch * width, linear.label.c_str());
-  if (linear.operand == DType::i8) linear.scales = ops_.device_.allocate(source.rows * 4, linear.label.c_str());
-  const int64_t step = std::max<int64_t>(1, kStageBytes / (cols * 4));
-  std::vector<float> decoded;
-  std::vector<std::byte> staged;
-  std::vector<float> scales(static_cast<size_t>(source.rows));
-  auto* target = static_cast<std::byte*>(linear.data.data());
-  int64_t row = 0;
-  for (const MatrixSource::Part& part : source.parts) {
-    if (linear.operand != DType::i8 && part.matrix.format == Format::noise) {  // made on the card
-      NoiseWeights noise;
-      std::memcpy(&noise, part.matrix.data.data(), sizeof noise);
-      fill_noise(ops_.stream(), noise, part.first * cols, part.rows * cols, target + row * cols * width,
-                 linear.operand);
-      row += part.rows;
-      continue;
-    }
-    if (linear.operand != DType::i8 && part.matrix.format == stored_as(linear.operand) &&
-        part.matrix.pre_scale.empty()) {  // bytes as they are
-      const View view = make_view(ops_.device_, target + row * cols * width, linear.operand, {part.rows, cols});
-      ops_.device_.upload(part.matrix.data.data() + part.first * cols * width, view);
-      row += part.rows;
-      continue;
-    }
-    for (int64_t done = 0; done < part.rows; done += step) {
-      const int64_t count = std::min(step, part.rows - done);
-      decoded.resize(static_cast<size_t>(count * cols));
-      staged.assign(static_cast<size_t>(count * pitch * width), std::byte{0});
-      const FormatRow& format = row_of(part.matrix.format);
-      ops_.context_.pool.parallel(count, [&](int64_t r) {
-        float* values = &decoded[r * cols];
-        format.decode_row(part.matrix, part.first + done + r, values);
-        std::byte* out = &staged[r * pitch * width];
-        if (linear.operand == DType::f32) {
-          std::memcpy(out, values, static_cast<size_t>(cols) * 4);
-        } else if (linear.operand == DType::i8) {
-          uint32_t top = 0;
-          for (int64_t i = 0; i < cols; ++i) top = std::max(top, f32_bits(values[i]) & 0x7fffffffu);
-          const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
-          for (int64_t i = 0; i < cols; ++i) out[i] = static_cast<std::byte>(int8_row_quantise(values[i], inverse));
-          scales[row + done + r] = int8_row_scale(absmax);
-        } else {
-          for (int64_t i = 0; i < cols; ++i) {
-            const uint16_t v = narrow(linear.operand, values[i]);
-            std::memcpy(out + 2 * i, &v, 2);
-          }
-        }
-      });
-      const View view = make_view(ops_.device_, target + (row + done) * pitch * width, linear.operand, {count, pitch});
-      ops_.device_.upload(staged.data(), view);
-    }
-    row += part.rows;
-  }
-  if (linear.operand == DType::i8) {
-    ops_.device_.upload(scales.data(), make_view(ops_.device_, linear.scales.data(), DType::f32, {source.rows}));
-  }
+// Formats narrower than the operands stay as they are and are expanded for each matmul: the card's memory is dearer
+// than the time, and the values are those that expanding at load would give.
+bool LinearPlans::stays_packed(const MatrixSource& weight, Compute compute) {
+  if (weight.format() == Format::noise) return false;
+  if (compute == Compute::packed) return true;
+  if (compute != Compute::bf16 && compute != Compute::f16) return false;
+  return std::all_of(weight.parts.begin(), weight.parts.end(), [](const MatrixSource::Part& part) {
+    return part.matrix.format != Format::noise && row_of(part.matrix.format).bits_per_weight < 16;
+  });
 }
 
-void LinearPlans::upload_bias(CudaLinear& linear, const std::vector<float>& bias) {
-  if (bias.empty()) return;
-  const int64_t n = static_cast<int64_t>(bias.size());
-  linear.bias_f32 = ops_.device_.allocate(n * 4, linear.label.c_str());
-  ops_.device_.upload(bias.data(), make_view(ops_.device_, linear.bias_f32.data(), DType::f32, {n}));
-  if (linear.operand != DType::bf16 && linear.operand != DType::f16) return;
-  if (!exact_in(linear.operand, bias)) return;
-  std::vector<uint16_t> values(bias.size());
-  for (size_t i = 0; i < bias.size(); ++i) values[i] = narrow(linear.operand, bias[i]);
-  linear.bias_epilogue = ops_.device_.allocate(n * 2, linear.label.c_str());
-  linear.epilogue_type = linear.operand;
-  ops_.device_.upload(values.data(), make_view(ops_.device_, linear.bias_epilogue.data(), linear.operand, {n}));
+LinearPlans::Kind LinearPlans::kind_of(const Linear& weight, const MatrixSource& source) {
+  return {static_cast<int>(source.format()), weight.in, weight.out, static_cast<int>(weight.compute)};
 }
 
 std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
   auto linear = std::make_unique<CudaLinear>();
+  auto* group = static_cast<StreamGroup*>(spec.group);
+  linear->group = group;
   linear->label = std::move(spec.label);
   linear->in = spec.weight.cols;
   linear->out = spec.weight.rows;
@@ -171,16 +98,21 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
     linear->in_padded = (linear->in + 15) / 16 * 16;
     linear->out_padded = (linear->out + 15) / 16 * 16;
   }
-  if (spec.compute == Compute::packed && spec.weight.format() != Format::noise) {
+  if (stays_packed(spec.weight, spec.compute)) {
     linear->kernel = std::string("expand_") + row_of(spec.weight.format()).name + "_cublaslt";
-    linear->rounds_weights = true;
-    linear->packed = upload_packed(ops_.device_, spec.weight, linear->label.c_str());
-    ops_.scratch(kExpandSlot, std::min(kExpandBytes, linear->out * linear->in * 4));
+    linear->rounds_weights = spec.compute == Compute::packed;
+    linear->packed = upload_packed(ops_.device_, spec.weight, group, linear->label.c_str());
+    ops_.scratch(kExpandSlot, expansion_bytes(spec.weight, spec.compute));
   } else {
     linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
-    upload_weight(*linear, spec.weight);
+    upload_operands(ops_, *linear, spec.weight, group);
   }
-  upload_bias(*linear, spec.bias);
+  upload_bias(ops_, *linear, spec.bias);
+  std::weak_ptr<int>& witness = witnesses_[kind_of(*linear, spec.weight)];
+  if (witness.expired()) {
+    witness = linear->witness = std::make_shared<int>(0);
+    linear->source = std::move(spec.weight);
+  }
   linear->bytes =
       linear->data.bytes() + linear->scales.bytes() + linear->bias_f32.bytes() + linear->bias_epilogue.bytes();
   for (const PackedSegment& segment : linear->packed) linear->bytes += segment.bytes.bytes();
@@ -255,6 +187,61 @@ void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
         weight.label.c_str());
 }
 
+namespace {
+
+DType operand_of(const CudaLinear& weight, const View& x) {
+  return weight.compute == Compute::packed && !weight.packed.empty() ? x.type : weight.operand;
+}
+
+// Operands of another type, or where cuBLASLt cannot read them.
+bool needs_cast(const View& x, DType type) {
+  const int64_t pitch = x.stride[0] * size_of(x.type);
+  return x.type != type || (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(pitch)) % 16 != 0;
+}
+
+// f32 operands give f32 only; narrow results of f32 operands and biases that do not fit go through f32.
+bool writes_directly(const CudaLinear& weight, DType type, const View& y) {
+  const bool fits = weight.bias_epilogue.data() != nullptr && weight.epilogue_type == y.type;
+  const bool direct_bias = weight.bias_f32.data() == nullptr || y.type == DType::f32 || fits;
+  return direct_bias && (y.type == type || y.type == DType::f32);
+}
+
+// Even shares of the outputs, whole tiles, that fit the expansion scratch.
+int64_t expansion_rows(const CudaLinear& weight, DType type) {
+  const int64_t bytes = weight.out * weight.in * size_of(type), shares = (bytes + kExpandBytes - 1) / kExpandBytes;
+  if (shares <= 1) return weight.out;
+  const int64_t fit = std::max<int64_t>(1, kExpandBytes / (weight.in * size_of(type)) / kExpandRows) * kExpandRows;
+  const int64_t even = ((weight.out + shares - 1) / shares + kExpandRows - 1) / kExpandRows * kExpandRows;
+  return std::min(fit, even);
+}
+
+}  // namespace
+
+// Long inputs are multiplied in parts, so that what a call needs beside its operands is bounded (scratch_bytes).
+int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const View& y) const {
+  int64_t row = 0, limit = kRowScratchBytes;
+  if (weight.operand == DType::i8) {
+    row = weight.in_padded + 4 * weight.out_padded + 4;
+    limit = kInt8ScratchBytes;
+  } else {
+    const DType type = operand_of(weight, x);
+    if (needs_cast(x, type)) row = weight.in * size_of(type);
+    if (!writes_directly(weight, type, y)) row = std::max(row, 4 * weight.out);
+  }
+  if (row == 0 || x.dim[0] * row <= limit) return x.dim[0];
+  return std::max<int64_t>(limit / row / kExpandRows * kExpandRows, kExpandRows);
+}
+
+int64_t LinearPlans::scratch_bytes(Compute compute) {
+  const int64_t rows = compute == Compute::int8 ? kInt8ScratchBytes : kRowScratchBytes;
+  return rows + kRowScratchBytes;
+}
+
+int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute) {
+  if (!stays_packed(weight, compute)) return 0;
+  return std::min(kExpandBytes, weight.rows * weight.cols * (compute == Compute::packed ? 4 : 2));
+}
+
 void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& y) {
   const int64_t rows = x.dim[0];
   // One allocation serves the quantised rows, their scales and the accumulators.
@@ -264,7 +251,7 @@ void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& 
   auto* scale = reinterpret_cast<float*>(base + q_bytes);
   auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
   quantise_rows(ops_.stream(), x, q, weight.in_padded, scale);
-  matmul(weight, {.w = weight.data.data(),
+  matmul(weight, {.w = weight.operands(),
                   .x = q,
                   .y = acc,
                   .rows = rows,
@@ -281,51 +268,36 @@ void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& 
 // matmul that reads them before it.
 const void* LinearPlans::expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type) {
   const PackedSegment& whole = weight.packed.front();
-  if (weight.packed.size() == 1 && whole.format == stored_as(type) && whole.rows.pre_scale == nullptr) {
-    return whole.rows.data + first * weight.in * size_of(type);
+  if (weight.packed.size() == 1 && whole.format == stored_as(type) && whole.planes[4] < 0) {
+    const auto* base = static_cast<const std::byte*>(whole.bytes.data());
+    if (weight.group != nullptr) base = weight.group->base();
+    return base + whole.planes[0] + first * weight.in * size_of(type);
   }
   void* scratch = ops_.scratch(kExpandSlot, count * weight.in * size_of(type));
-  expand_packed(ops_.stream(), weight.packed, first, count, scratch, type);
+  expand_packed(ops_.stream(), weight.packed, weight.group, first, count, scratch, type);
   return scratch;
 }
-
-namespace {
-
-// Even shares of the outputs, whole tiles, that fit the expansion scratch.
-int64_t expansion_rows(const CudaLinear& weight, DType type) {
-  const int64_t bytes = weight.out * weight.in * size_of(type), shares = (bytes + kExpandBytes - 1) / kExpandBytes;
-  if (shares <= 1) return weight.out;
-  const int64_t fit = std::max<int64_t>(1, kExpandBytes / (weight.in * size_of(type)) / kExpandRows) * kExpandRows;
-  const int64_t even = ((weight.out + shares - 1) / shares + kExpandRows - 1) / kExpandRows * kExpandRows;
-  return std::min(fit, even);
-}
-
-}  // namespace
 
 void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View& y) {
   const bool packed = !weight.packed.empty();
   const int64_t rows = x.dim[0];
-  const DType type = packed ? x.type : weight.operand;
+  const DType type = operand_of(weight, x);
   const void* operand = x.data;
   int64_t ldx = x.stride[0];
-  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
-  if (x.type != type || !aligned || rows == 1) {
+  if (needs_cast(x, type) || rows == 1) {
     operand = ops_.scratch(0, rows * weight.in * size_of(type));
     cast_rows(ops_.stream(), x, const_cast<void*>(operand), type, weight.compute == Compute::f16);
     ldx = weight.in;
   }
   const auto* bias = static_cast<const float*>(weight.bias_f32.data());
-  const bool fits = weight.bias_epilogue.data() != nullptr && weight.epilogue_type == y.type;
-  const bool direct_bias = bias == nullptr || y.type == DType::f32 || fits;
-  // f32 operands give f32 only; narrow results of f32 operands and biases that do not fit go through f32.
-  const bool direct = direct_bias && (y.type == type || y.type == DType::f32) && rows > 1;
+  const bool direct = writes_directly(weight, type, y) && rows > 1;
   const auto* added = static_cast<const std::byte*>(y.type == DType::f32 ? bias : weight.bias_epilogue.data());
   auto* target = direct ? y.data : static_cast<std::byte*>(ops_.scratch(1, rows * weight.out * 4));
   const DType out = direct ? y.type : DType::f32;
   const int64_t step = packed ? expansion_rows(weight, type) : weight.out;
   for (int64_t first = 0; first < weight.out; first += step) {
     const int64_t count = std::min(step, weight.out - first);
-    matmul(weight, {.w = packed ? expanded(weight, first, count, type) : weight.data.data(),
+    matmul(weight, {.w = packed ? expanded(weight, first, count, type) : weight.operands(),
                     .x = operand,
                     .bias = direct && bias != nullptr ? added + first * size_of(out) : nullptr,
                     .y = target + first * size_of(out),
@@ -341,9 +313,24 @@ void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View&
 
 void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
-  if (x.dim[0] == 0) return;
-  if (weight.operand == DType::i8) return run_int8(weight, x, y);
-  run_float(weight, x, y);
+  const int64_t step = rows_at_once(weight, x, y);
+  for (int64_t first = 0; first < x.dim[0]; first += step) {
+    const int64_t count = std::min(step, x.dim[0] - first);
+    const View part = x.slice(0, first, count), result = y.slice(0, first, count);
+    if (weight.operand == DType::i8) {
+      run_int8(weight, part, result);
+    } else {
+      run_float(weight, part, result);
+    }
+    check_first(weight, part, result);
+  }
+}
+
+void LinearPlans::check_first(const CudaLinear& weight, const View& x, const View& y) {
+  if (weight.witness == nullptr || x.data == y.data) return;  // in place the operands are gone
+  const int types = static_cast<int>(x.type) * 16 + static_cast<int>(y.type);
+  if (!checked_.emplace(kind_of(weight, weight.source), x.dim[0], types).second) return;
+  check_plan(weight, x, y);
 }
 
 std::unique_ptr<Linear> CudaOps::make_linear(LinearSpec spec) { return plans_->make(std::move(spec)); }

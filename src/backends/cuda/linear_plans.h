@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <tuple>
 
 #include "backends/cuda/backend.h"
@@ -17,6 +18,11 @@ struct CudaLinear final : Linear {
   int64_t in_padded = 0, out_padded = 0;  // int8 operands are padded with zeros to multiples of 16
   Buffer data, scales, bias_f32, bias_epilogue;
   std::vector<PackedSegment> packed;
+  const StreamGroup* group = nullptr;  // what the operands travel with, from `offset` on; nullptr: they are in data
+  int64_t offset = 0;
+  const void* operands() const;
+  MatrixSource source;               // of the first weight of its kind, whose plans are checked; else empty
+  std::shared_ptr<int> witness;      // set while it is that
   DType epilogue_type = DType::f32;  // type of bias_epilogue: exact in it, so cuBLASLt may add it
   // Plans by (rows, outputs, row strides, types); filled on first use of a shape.
   struct Plan;
@@ -30,6 +36,9 @@ class LinearPlans {
   ~LinearPlans();
   std::unique_ptr<Linear> make(LinearSpec spec);
   void run(const CudaLinear& weight, const View& x, const View& y);
+  static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
+  static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
+  static bool stays_packed(const MatrixSource& weight, Compute compute);
 
  private:
   // y [rows, outs] = x [rows, in] w^T (+ bias), operands of one type.
@@ -41,14 +50,20 @@ class LinearPlans {
   };
   std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
   void matmul(const CudaLinear& weight, const Matmul& m);
+  int64_t rows_at_once(const CudaLinear& weight, const View& x, const View& y) const;
   void run_int8(const CudaLinear& weight, const View& x, const View& y);
   void run_float(const CudaLinear& weight, const View& x, const View& y);
   const void* expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type);
-  void upload_weight(CudaLinear& linear, const MatrixSource& source);
-  void upload_bias(CudaLinear& linear, const std::vector<float>& bias);
-
   CudaOps& ops_;
+  void check_first(const CudaLinear& weight, const View& x, const View& y);
+
   cublasLtHandle_t handle_ = nullptr;
+  // The first weight of each kind (format, inputs, outputs, compute type) checks the plans of all: of new kind and
+  // rows, the first result is compared with the host.
+  using Kind = std::tuple<int, int64_t, int64_t, int>;
+  static Kind kind_of(const Linear& weight, const MatrixSource& source);
+  std::map<Kind, std::weak_ptr<int>> witnesses_;
+  std::set<std::tuple<Kind, int64_t, int>> checked_;
   Buffer workspace_;
 };
 

@@ -15,38 +15,41 @@ CudaDevice::~CudaDevice() = default;
 Buffer CudaDevice::allocate(int64_t bytes, const char* what) {
   H3_ASSERT(bytes >= 0);
   const int64_t rounded = std::max<int64_t>((bytes + 255) / 256 * 256, 256);
-  const double mib = 1048576.0;
-  if (fail_in_.load() > 0 && fail_in_.fetch_sub(1) == 1) {
-    fail(Code::memory, "out of memory on %s: %s needs %.1f MiB (planned test failure)", name(), what, bytes / mib);
-  }
-  if (cap_ > 0 && now_.load() + rounded > cap_) {
-    fail(Code::memory,
-         "out of memory on %s: %s needs %.1f MiB, %.1f MiB of the cap of %.1f MiB are in use. Raise --vram "
-         "or use --plan stream",
-         name(), what, bytes / mib, now_.load() / mib, cap_ / mib);
-  }
+  admit(rounded, what);
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(rounded));
   if (status != cudaSuccess) {
     cudaGetLastError();  // clear it: the request ends, the context goes on
-    size_t free_bytes = 0, total = 0;
-    cudaMemGetInfo(&free_bytes, &total);
+    constexpr double kMiB = 1048576.0;
     fail(Code::memory,
-         "out of memory on %s: %s needs %.1f MiB, %.1f MiB are free (%.1f MiB held here). Use --plan stream "
-         "or a smaller size",
-         name(), what, bytes / mib, static_cast<double>(free_bytes) / mib, now_.load() / mib);
+         "out of memory on %s: %s needs %.1f MiB, %.1f MiB are free (%.1f MiB held here); use --plan stream or ask for "
+         "a smaller or shorter clip",
+         name(), what, static_cast<double>(bytes) / kMiB, static_cast<double>(free_bytes()) / kMiB,
+         static_cast<double>(allocated_bytes()) / kMiB);
   }
-  const int64_t now = now_.fetch_add(rounded) + rounded;
-  int64_t peak = peak_.load();
-  while (now > peak && !peak_.compare_exchange_weak(peak, now)) {
-  }
-  count_.fetch_add(1);
+  count_taken(rounded);
   return Buffer(this, data, rounded);
 }
 
 void CudaDevice::release(void* data, int64_t bytes) noexcept {
-  now_.fetch_sub(bytes);
+  count_given(bytes);
   cudaFree(data);  // waits for work that may still use it
+}
+
+int64_t CudaDevice::free_bytes() const {
+  size_t free_now = 0, total = 0;
+  if (cudaMemGetInfo(&free_now, &total) != cudaSuccess) return 0;
+  return static_cast<int64_t>(free_now);
+}
+
+std::shared_ptr<std::byte> CudaDevice::staging(int64_t bytes) {
+  void* data = nullptr;
+  if (cudaHostAlloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocDefault) != cudaSuccess) {
+    cudaGetLastError();
+    fail(Code::memory, "out of memory: staging for %s needs %.1f MiB of page-locked RAM", name(),
+         static_cast<double>(bytes) / 1048576.0);
+  }
+  return {static_cast<std::byte*>(data), [](std::byte* p) { cudaFreeHost(p); }};
 }
 
 void CudaDevice::upload(const void* host, View destination) {

@@ -18,12 +18,13 @@ int64_t Block::bytes() const {
   return sum;
 }
 
-Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute) {
+Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute, WeightGroup* group) {
   const auto linear = [&](const char* name, const MatrixSource& weight) {
     LinearSpec spec;
     spec.label = label + "." + name;
     spec.weight = weight;
     spec.compute = compute;
+    spec.group = group;
     return ops.make_linear(std::move(spec));
   };
   Block block;

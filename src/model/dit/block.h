@@ -36,7 +36,9 @@ struct Block {
   int64_t bytes() const;
 };
 
-Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute);
+// The matmul weights travel with `group` when there is one.
+Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute,
+                 WeightGroup* group = nullptr);
 
 // Views that a block computes in, all with the same number of rows.
 struct BlockScratch {

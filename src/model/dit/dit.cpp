@@ -23,10 +23,8 @@ class Transformer final : public Dit {
          {&model_.video_in, &model_.audio_in, &model_.text_in, &model_.video_out, &model_.audio_out}) {
       sum += (*linear)->bytes;
     }
-    for (const auto* stack : {&model_.blocks, &model_.refiner}) {
-      for (const Block& block : *stack) sum += block.bytes();
-    }
-    return sum;
+    for (const Block& block : model_.refiner) sum += block.bytes();
+    return sum + model_.blocks.bytes();
   }
 
   std::unique_ptr<DitSession> start(DitRequest request, const Control& control) override {
@@ -64,16 +62,17 @@ class Transformer final : public Dit {
     };
     model_.refiner_norm = vector(source.refiner_norm);
     model_.final_norm = vector(source.final_norm);
-    int64_t done = 0;
-    const auto load_stack = [&](const std::vector<BlockSource>& sources, const char* label,
-                                std::vector<Block>& blocks) {
-      for (size_t i = 0; i < sources.size(); ++i) {
-        control.progress("load", done++, total);
-        blocks.push_back(make_block(ops, sources[i], label + std::to_string(i), options.compute));
-      }
+    for (size_t i = 0; i < source.refiner.size(); ++i) {
+      control.progress("load", static_cast<int64_t>(i), total);
+      const std::string label = "dit.token_refiner.blocks." + std::to_string(i);
+      model_.refiner.push_back(make_block(ops, source.refiner[i], label, options.compute));
+    }
+    const auto make_layer = [this, compute = options.compute](int64_t i, WeightGroup* group) {
+      return make_block(model_.ops, model_.source.blocks[static_cast<size_t>(i)], "dit.blocks." + std::to_string(i),
+                        compute, group);
     };
-    load_stack(source.refiner, "dit.token_refiner.blocks.", model_.refiner);
-    load_stack(source.blocks, "dit.blocks.", model_.blocks);
+    model_.blocks.load(ops, source.config.layers, options.resident_layers, make_layer,
+                       [&](int64_t done) { control.progress("load", source.config.refiner_layers + done, total); });
   }
 
   Model model_;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "model/dit/config.h"
 #include "model/dit/layout.h"
+#include "model/layer_stack.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
 
@@ -21,6 +22,7 @@ namespace h3 {
 struct DitOptions {
   Compute compute = Compute::f32;  // of the blocks' matmuls
   DType activation = DType::f32;
+  int64_t resident_layers = kAllLayers;  // blocks that stay on the device; the others are streamed
 };
 
 struct DitRequest {

@@ -26,8 +26,8 @@ int64_t mlp_chunk(const DitConfig& config, int64_t rows, DType type) {
 
 class Session final : public DitSession {
  public:
-  Session(const Model& model, DitRequest request, const ModulationPlan& plan,
-          std::shared_ptr<const ModulationBank> bank, const Control& control);
+  Session(Model& model, DitRequest request, const ModulationPlan& plan, std::shared_ptr<const ModulationBank> bank,
+          const Control& control);
 
   void embed(int evaluation, const View& video_rows, const View& audio_rows) override;
   void blocks(int64_t first, int64_t last) override;
@@ -47,7 +47,7 @@ class Session final : public DitSession {
   void run_block(int64_t i, bool norm_follows);
   BlockScratch scratch(int64_t rows) const;
 
-  const Model& model_;
+  Model& model_;
   Ops& ops_;
   const PackedLayout& layout_;
   std::shared_ptr<const ModulationBank> bank_;
@@ -65,7 +65,7 @@ class Session final : public DitSession {
   Rope rope_;
 };
 
-Session::Session(const Model& model, DitRequest request, const ModulationPlan& plan,
+Session::Session(Model& model, DitRequest request, const ModulationPlan& plan,
                  std::shared_ptr<const ModulationBank> bank, const Control& control)
     : model_(model),
       ops_(model.ops),
@@ -221,8 +221,9 @@ Gate Session::gate(int64_t block, int64_t chunk) const {
 // h1 holds the modulated norm of x on entry, and that of the next block on exit if `norm_follows`.
 void Session::run_block(int64_t i, bool norm_follows) {
   control_.check();
+  ops_.pace();
   const DitConfig& config = model_.source.config;
-  const Block& block = model_.blocks[static_cast<size_t>(i)];
+  const Block& block = model_.blocks.enter(i);
   const std::string name = probe_.active() ? "b" + std::to_string(i) : std::string();
   const BlockScratch views = scratch(layout_.rows);
   if (probe_.active()) probe_(name + ".adaln", bank_->blocks[static_cast<size_t>(i)]);
@@ -237,11 +238,12 @@ void Session::run_block(int64_t i, bool norm_follows) {
   mlp_branch(ops_, block, config, h2_, views, y2_, probe_, name);
   workspace_.enter(kEnd);
   if (norm_follows) {
-    const Block& next = model_.blocks[static_cast<size_t>(i + 1)];
+    const Block& next = model_.blocks.at(i + 1);
     ops_.gate_norm(x_, y2_, gate(i, 5), next.norm1, config.norm_eps, modulation(i + 1, 0), h1_);
   } else {
     ops_.gated_add(x_, y2_, gate(i, 5));
   }
+  model_.blocks.leave(i);
   if (probe_.active()) probe_("block." + std::to_string(i), x_);
 }
 
@@ -249,7 +251,7 @@ void Session::blocks(int64_t first, int64_t last) {
   H3_ASSERT(first >= 0 && first <= last && last <= layers());
   if (first == last) return;
   const DitConfig& config = model_.source.config;
-  const Block& block = model_.blocks[static_cast<size_t>(first)];
+  const Block& block = model_.blocks.at(first);
   workspace_.enter(kNorm1);
   if (probe_.active()) {  // the norm alone, in h1 before its real use
     ops_.rms_norm(x_, block.norm1, config.norm_eps, NormRounding::once, h1_);
@@ -312,7 +314,7 @@ std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& lay
   };
 }
 
-std::unique_ptr<DitSession> start_session(const Model& model, DitRequest request, const ModulationPlan& plan,
+std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const ModulationPlan& plan,
                                           std::shared_ptr<const ModulationBank> bank, const Control& control) {
   return std::make_unique<Session>(model, std::move(request), plan, std::move(bank), control);
 }

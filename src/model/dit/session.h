@@ -8,6 +8,7 @@
 #include "model/dit/adaln.h"
 #include "model/dit/block.h"
 #include "model/dit/dit.h"
+#include "model/layer_stack.h"
 #include "ops/workspace.h"
 
 namespace h3::dit {
@@ -18,7 +19,8 @@ struct Model {
   Source source;  // what the AdaLN rows are computed from, per schedule
   DType activation;
   std::unique_ptr<Linear> video_in, audio_in, text_in, video_out, audio_out;
-  std::vector<Block> blocks, refiner;
+  std::vector<Block> refiner;
+  LayerStack<Block> blocks;
   Tensor refiner_norm, final_norm;  // [hidden] f32
 };
 
@@ -30,7 +32,7 @@ RotaryTables rotary_tables(const std::vector<double>& position, const std::vecto
 
 std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type);
 
-std::unique_ptr<DitSession> start_session(const Model& model, DitRequest request, const ModulationPlan& plan,
+std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const ModulationPlan& plan,
                                           std::shared_ptr<const ModulationBank> bank, const Control& control);
 
 }  // namespace h3::dit

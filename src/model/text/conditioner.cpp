@@ -134,7 +134,7 @@ std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files,
   }
   binder.finish();
 
-  const text::Materials materials{ops, binder, options.compute, options.control};
+  const text::Materials materials{ops, binder, options.compute, options.control, options.resident_layers};
   auto conditioner = std::make_unique<text::QwenConditioner>(ops, std::move(tokenizer), options.compute, tap);
   conditioner->load(materials, dims, language);
   if (vision) conditioner->load(materials, *vision_dims, *vision);

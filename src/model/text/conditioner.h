@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/control.h"
+#include "model/layer_stack.h"
 #include "model/text/picture.h"
 #include "ops/ops.h"
 #include "store/model_files.h"
@@ -26,7 +27,8 @@ struct ConditionerOptions {
       Compute::f32;    // f32: f32 activations; bf16 and narrower: bf16 activations, rounded as Transformers does
   int tap = 0;         // hidden_states[tap]; 0 = what the model states, else 50 for the release
   bool vision = true;  // load the vision tower when there is one; a text-only request does not need it
-  const Control* control = nullptr;  // progress and stop while loading
+  const Control* control = nullptr;      // progress and stop while loading
+  int64_t resident_layers = kAllLayers;  // of the language model, that stay on the device; the others are streamed
 };
 
 class Tokenizer;

@@ -71,23 +71,54 @@ LanguageModel::LanguageModel(const Materials& materials, const LanguageDims& dim
   const StoredMatrix table = materials.binder.matrix(bound.embed.table);
   embedding_.name = "te.embed_tokens";
   embedding_.append(table, 0, table.rows);
-  const int64_t total = static_cast<int64_t>(bound.layers.size());
-  for (int64_t l = 0; l < total; ++l) {
-    materials.loaded(l, total);
-    const LayerTensors& t = bound.layers[static_cast<size_t>(l)];
+  for (size_t l = 0; l < bound.layers.size(); ++l) {
+    const LayerTensors& t = bound.layers[l];
     const std::string label = "te.layers." + std::to_string(l);
-    Layer layer;
-    layer.input_norm = materials.vector(t.input_norm);
-    layer.qkv = materials.matrix(label + ".self_attn.qkv", {t.q, t.k, t.v});
-    layer.q_norm = materials.vector(t.q_norm);
-    layer.k_norm = materials.vector(t.k_norm);
-    layer.out = materials.matrix(label + ".self_attn.o_proj", {t.out});
-    layer.mlp_norm = materials.vector(t.mlp_norm);
-    layer.gate_up = materials.matrix(label + ".mlp.gate_up", {t.gate, t.up});
-    layer.down = materials.matrix(label + ".mlp.down_proj", {t.down});
-    layers_.push_back(std::move(layer));
+    LayerSource& source = sources_.emplace_back();
+    source.input_norm = materials.binder.values(t.input_norm);
+    source.q_norm = materials.binder.values(t.q_norm);
+    source.k_norm = materials.binder.values(t.k_norm);
+    source.mlp_norm = materials.binder.values(t.mlp_norm);
+    source.qkv = materials.source(label + ".self_attn.qkv", {t.q, t.k, t.v});
+    source.out = materials.source(label + ".self_attn.o_proj", {t.out});
+    source.gate_up = materials.source(label + ".mlp.gate_up", {t.gate, t.up});
+    source.down = materials.source(label + ".mlp.down_proj", {t.down});
   }
-  materials.loaded(total, total);
+  const int64_t total = static_cast<int64_t>(sources_.size());
+  const auto make = [this, compute = materials.compute](int64_t l, WeightGroup* group) {
+    return make_layer(sources_[static_cast<size_t>(l)], compute, group);
+  };
+  layers_.load(ops_, total, materials.resident_layers, make, [&](int64_t done) { materials.loaded(done, total); });
+}
+
+int64_t LanguageModel::Layer::bytes() const {
+  int64_t sum = qkv->bytes + out->bytes + gate_up->bytes + down->bytes;
+  for (const Tensor* norm : {&input_norm, &q_norm, &k_norm, &mlp_norm}) sum += norm->view.bytes();
+  return sum;
+}
+
+LanguageModel::Layer LanguageModel::make_layer(const LayerSource& source, Compute compute, WeightGroup* group) const {
+  const auto linear = [&](const MatrixSource& weight) {
+    LinearSpec spec;
+    spec.label = weight.name;
+    spec.weight = weight;
+    spec.compute = compute;
+    spec.group = group;
+    return ops_.make_linear(std::move(spec));
+  };
+  const auto norm = [&](const std::vector<float>& values) {
+    return upload_f32(ops_.device(), values.data(), {static_cast<int64_t>(values.size())}, DType::f32, "norm weights");
+  };
+  Layer layer;
+  layer.qkv = linear(source.qkv);
+  layer.out = linear(source.out);
+  layer.gate_up = linear(source.gate_up);
+  layer.down = linear(source.down);
+  layer.input_norm = norm(source.input_norm);
+  layer.q_norm = norm(source.q_norm);
+  layer.k_norm = norm(source.k_norm);
+  layer.mlp_norm = norm(source.mlp_norm);
+  return layer;
 }
 
 void LanguageModel::embed(const std::vector<int32_t>& ids, const Pass& pass) const {
@@ -165,8 +196,8 @@ void LanguageModel::run_layer(const Layer& layer, const Pass& pass) const {
 }
 
 std::vector<float> LanguageModel::forward(const std::vector<int32_t>& ids, const std::vector<VisionRun>& runs,
-                                          const Splice& splice, const Control& control, const TextProbe& probe) const {
-  const int64_t rows = static_cast<int64_t>(ids.size()), layers = static_cast<int64_t>(layers_.size());
+                                          const Splice& splice, const Control& control, const TextProbe& probe) {
+  const int64_t rows = static_cast<int64_t>(ids.size()), layers = layers_.size();
   H3_ASSERT(rows > 0);
   const int64_t spliced = static_cast<int64_t>(splice.rows.size());
   Workspace work(ops_.device(), plan_language(dims_, type_, rows, spliced), "text encoder workspace");
@@ -192,7 +223,9 @@ std::vector<float> LanguageModel::forward(const std::vector<int32_t>& ids, const
   see("lm.in.inputs_embeds", 0, pass.x);
   for (int64_t l = 0; l < layers; ++l) {
     control.progress("encode text", l, layers);
-    run_layer(layers_[static_cast<size_t>(l)], pass);
+    ops_.pace();
+    run_layer(layers_.enter(l), pass);
+    layers_.leave(l);
     see("lm.layer", l, pass.x);
     // hidden_states[k] is the output of layer k - 1 itself: what is added behind the tapped layer is not part of it.
     if (l < levels && l + 1 < layers) ops_.scatter_add_rows(splice.features.select(0, l + 1), pass.splice, pass.x);

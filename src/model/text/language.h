@@ -29,15 +29,21 @@ class LanguageModel {
 
   // hidden_states[layers]: the stream after the last loaded layer, before any norm. [ids, hidden] on the host
   std::vector<float> forward(const std::vector<int32_t>& ids, const std::vector<VisionRun>& runs, const Splice& splice,
-                             const Control& control, const TextProbe& probe) const;
+                             const Control& control, const TextProbe& probe);
 
  private:
   struct Layer {
     Tensor input_norm, q_norm, k_norm, mlp_norm;  // f32
     Matrix qkv, out, gate_up, down;
+    int64_t bytes() const;
+  };
+  struct LayerSource {
+    std::vector<float> input_norm, q_norm, k_norm, mlp_norm;
+    MatrixSource qkv, out, gate_up, down;
   };
   struct Pass;  // views of one forward
 
+  Layer make_layer(const LayerSource& source, Compute compute, WeightGroup* group) const;
   void embed(const std::vector<int32_t>& ids, const Pass& pass) const;
   void run_layer(const Layer& layer, const Pass& pass) const;
   void rotary_tables(const std::vector<VisionRun>& runs, const Pass& pass) const;
@@ -46,7 +52,8 @@ class LanguageModel {
   LanguageDims dims_;
   DType type_;
   MatrixSource embedding_;  // stays in the mapped file
-  std::vector<Layer> layers_;
+  std::vector<LayerSource> sources_;
+  LayerStack<Layer> layers_;
 };
 
 }  // namespace h3::text

@@ -7,13 +7,19 @@ Matrix Materials::matrix(const std::string& label, std::initializer_list<const T
   LinearSpec spec;
   spec.label = label;
   spec.compute = compute;
-  spec.weight.name = label;
-  for (const TensorInfo* info : weights) {
-    const StoredMatrix stored = binder.matrix(info);
-    spec.weight.append(stored, 0, stored.rows);
-  }
+  spec.weight = source(label, weights);
   spec.bias = binder.values(bias);
   return ops.make_linear(std::move(spec));
+}
+
+MatrixSource Materials::source(const std::string& label, std::initializer_list<const TensorInfo*> weights) const {
+  MatrixSource source;
+  source.name = label;
+  for (const TensorInfo* info : weights) {
+    const StoredMatrix stored = binder.matrix(info);
+    source.append(stored, 0, stored.rows);
+  }
+  return source;
 }
 
 Tensor Materials::vector(const TensorInfo* info) const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/control.h"
+#include "model/layer_stack.h"
 #include "ops/ops.h"
 #include "store/weights.h"
 
@@ -18,10 +19,12 @@ struct Materials {
   const WeightBinder& binder;
   Compute compute = Compute::f32;
   const Control* control = nullptr;
+  int64_t resident_layers = kAllLayers;  // of the language model
 
   // Rows of `weights` stacked, top to bottom; `bias` may be null.
   Matrix matrix(const std::string& label, std::initializer_list<const TensorInfo*> weights,
                 const TensorInfo* bias = nullptr) const;
+  MatrixSource source(const std::string& label, std::initializer_list<const TensorInfo*> weights) const;
   Tensor vector(const TensorInfo* info) const;  // [n] f32
   void loaded(int64_t done, int64_t total) const;
 };

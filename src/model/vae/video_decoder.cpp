@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codec/scalar.h"
 
 namespace h3 {
 namespace {
@@ -170,6 +171,11 @@ std::unique_ptr<Linear> VideoDecoder::make_linear(const char* name, MatrixSource
   spec.label = std::string("video_vae.decoder.") + name;
   spec.weight = std::move(weight);
   spec.bias = std::move(bias);
+  // As autocast does (spec vae 10); a bias that the type of the result holds can be added by the matmul itself.
+  for (float& b : spec.bias) {
+    if (compute == Compute::f16) b = f16_to_f32(f32_to_f16(std::clamp(b, -65504.0f, 65504.0f)));
+    if (compute == Compute::bf16) b = bf16_to_f32(f32_to_bf16(b));
+  }
   spec.compute = compute;
   spec.max_rows = tile_batch_ * (config_.clip.window() * edge * edge + config_.registers + 1);
   return ops_.make_linear(std::move(spec));

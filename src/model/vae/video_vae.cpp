@@ -60,8 +60,9 @@ class LoadedVideoVae final : public VideoVae {
     const int64_t area = static_cast<int64_t>(height) * width * config_.ratio * config_.ratio;
     const int64_t channels = config_.pixels;
     const int64_t at_once = std::clamp<int64_t>(kStagingBytes / (channels * area * 4), 1, config_.clip.clip);
-    std::vector<float> staging(static_cast<size_t>(channels * at_once * area));
-    FrameRun run{.height = height * config_.ratio, .width = width * config_.ratio, .rgb = staging.data()};
+    const std::shared_ptr<std::byte> memory = ops_.device().staging(channels * at_once * area * 4);
+    auto* staging = reinterpret_cast<float*>(memory.get());
+    FrameRun run{.height = height * config_.ratio, .width = width * config_.ratio, .rgb = staging};
     decoder_->decode(latent, frames, height, width, true, control, [&](int first, const View& pixels) {
       ops_.to_unit_range(pixels, std_, mean_, pixels);
       ops_.sync();
@@ -69,8 +70,7 @@ class LoadedVideoVae final : public VideoVae {
         run.first = first + static_cast<int>(done);
         run.frames = static_cast<int>(std::min(at_once, pixels.dim[1] - done));
         for (int64_t c = 0; c < channels; ++c) {
-          ops_.device().download(pixels.select(0, c).slice(0, done, run.frames),
-                                 staging.data() + c * run.frames * area);
+          ops_.device().download(pixels.select(0, c).slice(0, done, run.frames), staging + c * run.frames * area);
         }
         sink(run);
         control.check();

@@ -204,6 +204,13 @@ TEST_F(ConditionerTest, EverySpellingGivesTheSameRows) {
   }
 }
 
+TEST_F(ConditionerTest, StreamedLayersGiveTheSameRows) {
+  const ModelFiles files = make_files(make_source(kComfy), kComfy);
+  const Conditioning expected = load(files)->encode("hello ab", some_media(), control);
+  const std::unique_ptr<Conditioner> streamed = load(files, {.tap = kTap, .resident_layers = 0});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(streamed->encode("hello ab", some_media(), control).embeds, expected.embeds);
+}
+
 TEST_F(ConditionerTest, ActivationsInBf16StayClose) {
   const ModelFiles files = make_files(make_source(kComfy), kComfy);
   const Conditioning wide = load(files)->encode("hello ab", some_media(), control);

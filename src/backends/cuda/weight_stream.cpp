@@ -1,0 +1,211 @@
+#include "backends/cuda/weight_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/backend.h"
+#include "backends/cuda/check.h"
+#include "base/error.h"
+
+namespace h3::cuda {
+namespace {
+
+constexpr int64_t kStageBytes = int64_t{16} << 20;
+constexpr int64_t kSliceBytes = int64_t{2} << 20;  // of one thread's copy
+constexpr int kCopyThreads = 4;                    // one thread moves some 10 GB/s, the bus 25 to 50
+
+}  // namespace
+
+StreamGroup::~StreamGroup() { stream_->forget(*this); }
+void StreamGroup::prefetch() { stream_->prefetch(*this); }
+void StreamGroup::enter() { stream_->enter(*this); }
+void StreamGroup::leave() { stream_->leave(*this); }
+
+int64_t StreamGroup::reserve(int64_t count) {
+  const int64_t offset = bytes;
+  bytes += (count + 255) / 256 * 256;
+  stream_->largest_ = std::max(stream_->largest_, bytes);
+  return offset;
+}
+
+void StreamGroup::put(int64_t offset, std::span<const std::byte> host, std::shared_ptr<const void> keep_alive) {
+  if (host.empty()) return;
+  Piece piece;
+  piece.offset = offset;
+  piece.host = host;
+  piece.keep_alive = std::move(keep_alive);
+  pieces_.push_back(std::move(piece));
+}
+
+void StreamGroup::put_noise(int64_t offset, const NoiseWeights& noise, int64_t first, int64_t count, DType type) {
+  Piece piece;
+  piece.offset = offset;
+  piece.noise = noise;
+  piece.first = first;
+  piece.count = count;
+  piece.type = type;
+  pieces_.push_back(std::move(piece));
+}
+
+const std::byte* StreamGroup::base() const {
+  H3_ASSERT(entered_ && slot_ >= 0);
+  return static_cast<const std::byte*>(stream_->slots_[slot_].memory.data());
+}
+
+WeightStream::WeightStream(CudaDevice& device) : device_(device), pool_(kCopyThreads) {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream creation");
+  for (Slot& slot : slots_) {
+    check(cudaEventCreateWithFlags(&slot.ready, cudaEventDisableTiming), "event creation");
+    check(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming), "event creation");
+  }
+  for (Stage& stage : stages_) {
+    stage.memory = device_.staging(kStageBytes);
+    check(cudaEventCreateWithFlags(&stage.copied, cudaEventDisableTiming), "event creation");
+  }
+  worker_ = std::thread([this] { work(); });
+}
+
+WeightStream::~WeightStream() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (worker_.joinable()) worker_.join();
+  cudaStreamSynchronize(stream_);
+  for (Slot& slot : slots_) {
+    cudaEventDestroy(slot.ready);
+    cudaEventDestroy(slot.free);
+  }
+  for (Stage& stage : stages_) cudaEventDestroy(stage.copied);
+  cudaStreamDestroy(stream_);
+  cudaGetLastError();
+}
+
+void WeightStream::prefetch(StreamGroup& group) {
+  if (group.slot_ >= 0) return;
+  grow(group.bytes);
+  Slot* chosen = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.holder != nullptr && slot.holder->entered_) continue;
+    if (chosen == nullptr || (chosen->holder != nullptr && (slot.holder == nullptr || slot.left < chosen->left)))
+      chosen = &slot;
+  }
+  H3_ASSERT(chosen != nullptr);  // a third group was entered
+  wait_loaded(*chosen);
+  if (chosen->holder != nullptr) chosen->holder->slot_ = -1;
+  chosen->holder = &group;
+  chosen->left = UINT64_MAX;
+  group.slot_ = static_cast<int>(chosen - slots_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    chosen->loading = true;
+    jobs_.push_back(chosen);
+  }
+  changed_.notify_all();
+}
+
+void WeightStream::enter(StreamGroup& group) {
+  prefetch(group);
+  Slot& slot = slots_[group.slot_];
+  wait_loaded(slot);
+  check(cudaStreamWaitEvent(device_.stream(), slot.ready), "waiting for streamed weights");
+  group.entered_ = true;
+}
+
+void WeightStream::leave(StreamGroup& group) {
+  Slot& slot = slots_[group.slot_];
+  group.entered_ = false;
+  slot.left = ++clock_;
+  check(cudaEventRecord(slot.free, device_.stream()), "marking streamed weights as used");
+}
+
+void WeightStream::forget(StreamGroup& group) noexcept {
+  if (group.slot_ < 0) return;
+  Slot& slot = slots_[group.slot_];
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return !slot.loading; });
+  slot.holder = nullptr;
+  group.slot_ = -1;
+}
+
+void WeightStream::wait_loaded(Slot& slot) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] { return !slot.loading; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+// Two slots of the largest group. What they held is brought again when it is entered.
+void WeightStream::grow(int64_t bytes) {
+  const int64_t wanted = std::max(largest_, bytes);
+  if (slots_[0].memory.bytes() >= wanted && slots_[1].memory.bytes() >= wanted) return;
+  for (Slot& slot : slots_) {
+    wait_loaded(slot);
+    H3_ASSERT(slot.holder == nullptr || !slot.holder->entered_);
+    if (slot.holder != nullptr) slot.holder->slot_ = -1;
+    slot.holder = nullptr;
+  }
+  check(cudaStreamSynchronize(stream_), "streamed weights");
+  for (Slot& slot : slots_) slot.memory = Buffer();
+  for (Slot& slot : slots_) slot.memory = device_.allocate(wanted, "a layer of streamed weights");
+}
+
+void WeightStream::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Slot& slot = *jobs_.front();
+    jobs_.pop_front();
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      load(slot, *slot.holder);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    if (error) {
+      error_ = error;
+      if (slot.holder != nullptr) slot.holder->slot_ = -1;
+      slot.holder = nullptr;
+    }
+    slot.loading = false;
+    changed_.notify_all();
+  }
+}
+
+void WeightStream::load(Slot& slot, const StreamGroup& group) {
+  check(cudaSetDevice(device_.index()), "selecting the card");
+  check(cudaStreamWaitEvent(stream_, slot.free), "waiting for a slot");
+  auto* base = static_cast<std::byte*>(slot.memory.data());
+  for (const StreamGroup::Piece& piece : group.pieces_) {
+    if (piece.host.empty()) {
+      fill_noise(stream_, piece.noise, piece.first, piece.count, base + piece.offset, piece.type);
+    } else {
+      copy(base + piece.offset, piece.host);
+    }
+  }
+  check(cudaEventRecord(slot.ready, stream_), "marking streamed weights as there");
+}
+
+void WeightStream::copy(std::byte* target, std::span<const std::byte> host) {
+  const int64_t total = static_cast<int64_t>(host.size());
+  for (int64_t done = 0; done < total; done += kStageBytes) {
+    const int64_t count = std::min(kStageBytes, total - done);
+    Stage& stage = stages_[next_stage_];
+    next_stage_ = (next_stage_ + 1) % static_cast<int>(std::size(stages_));
+    check(cudaEventSynchronize(stage.copied), "copying streamed weights");
+    const std::byte* from = host.data() + done;
+    pool_.parallel((count + kSliceBytes - 1) / kSliceBytes, [&](int64_t i) {
+      const int64_t first = i * kSliceBytes;
+      std::memcpy(stage.memory.get() + first, from + first, static_cast<size_t>(std::min(kSliceBytes, count - first)));
+    });
+    check(
+        cudaMemcpyAsync(target + done, stage.memory.get(), static_cast<size_t>(count), cudaMemcpyHostToDevice, stream_),
+        "copying streamed weights");
+    check(cudaEventRecord(stage.copied, stream_), "copying streamed weights");
+  }
+}
+
+}  // namespace h3::cuda

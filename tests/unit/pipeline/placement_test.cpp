@@ -1,0 +1,153 @@
+#include "pipeline/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "backends/list.h"
+#include "base/context.h"
+#include "base/error.h"
+#include "pipeline/engine.h"
+
+namespace h3 {
+namespace {
+
+// The embedded demo model on the smallest clip.
+class PlacementTest : public ::testing::Test {
+ protected:
+  struct Clip {
+    std::vector<float> frames, samples;
+    bool operator==(const Clip&) const = default;
+  };
+
+  Resolved request(const Engine& engine, const std::string& output = "") {
+    Request request;
+    request.prompt = "a red ball";
+    request.width = request.height = 32;
+    request.frames = 5;
+    request.steps = 2;
+    request.output = output;
+    return resolve(request, engine.facts());
+  }
+  Clip run(Engine& engine, const Resolved& resolved, RunReport* report = nullptr) {
+    Clip clip;
+    RunHooks hooks;
+    hooks.on_audio = [&](const std::vector<float>& samples, int64_t) { clip.samples = samples; };
+    hooks.on_frames = [&](const FrameRun& run) {
+      clip.frames.insert(clip.frames.end(), run.rgb, run.rgb + int64_t{3} * run.frames * run.height * run.width);
+    };
+    RunReport done = engine.run(resolved, Control(), hooks);
+    if (report != nullptr) *report = std::move(done);
+    return clip;
+  }
+  std::unique_ptr<Engine> engine_with(MemoryBudget budget, bool keep = false) {
+    EngineOptions options;
+    options.budget = budget;
+    options.keep = keep;
+    return std::make_unique<Engine>(context_, *ops_, options);
+  }
+
+  ThreadPool pool_{2};
+  Log log_;
+  Context context_{pool_, log_};
+  std::unique_ptr<Ops> ops_ = make_backend("cpu", context_);
+};
+
+TEST_F(PlacementTest, EveryPlanGivesTheSameBytes) {
+  RunReport report;
+  const std::unique_ptr<Engine> free = engine_with({});
+  const Clip expected = run(*free, request(*free), &report);
+  EXPECT_TRUE(report.placement.phases.empty());
+  ASSERT_FALSE(expected.frames.empty());
+  int64_t last = INT64_MAX;
+  for (const PlanMode mode : {PlanMode::resident, PlanMode::offload, PlanMode::stream}) {
+    const std::unique_ptr<Engine> engine = engine_with({.mode = mode});
+    EXPECT_EQ(run(*engine, request(*engine), &report), expected) << name_of(mode);
+    EXPECT_EQ(report.placement.mode, mode);
+    EXPECT_LT(report.placement.peak, last) << name_of(mode);
+    last = report.placement.peak;
+  }
+  // A cap between the last two takes the turns that fit it.
+  const std::unique_ptr<Engine> capped = engine_with({.ram = last + last / 8});
+  EXPECT_EQ(run(*capped, request(*capped), &report), expected);
+  EXPECT_LE(report.placement.peak, last + last / 8);
+  EXPECT_LE(ops_->device().peak_bytes(), last + last / 8);
+}
+
+TEST_F(PlacementTest, WhatDoesNotFitIsRefusedBeforeItStarts) {
+  const std::unique_ptr<Engine> engine = engine_with({.ram = int64_t{1} << 20});
+  const int64_t before = ops_->device().allocations();
+  try {
+    run(*engine, request(*engine));
+    FAIL() << "a run in 1 MiB";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::memory);
+    const std::string text = error.what();
+    for (const char* part : {"the plan stream needs", "0.00 GiB are available", "denoise", "decode video"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+  EXPECT_EQ(ops_->device().allocations(), before);
+}
+
+TEST_F(PlacementTest, KeptPartsGoWhereTheyDoNotFitTogether) {
+  const std::unique_ptr<Engine> roomy = engine_with({.ram = int64_t{64} << 30}, true);
+  const Placement together = roomy->placement(request(*roomy));
+  EXPECT_TRUE(together.keep);
+  EXPECT_EQ(together.mode, PlanMode::resident);
+  const std::unique_ptr<Engine> tight = engine_with({.ram = together.peak - 1}, true);
+  const Placement alone = tight->placement(request(*tight));
+  EXPECT_FALSE(alone.keep);
+  EXPECT_LT(alone.peak, together.peak);
+}
+
+// Whatever allocation fails, the run ends with an error that names it, leaves nothing behind, and the next one works.
+TEST_F(PlacementTest, AFailedAllocationEndsOneRunOnly) {
+  const std::unique_ptr<Engine> engine = engine_with({}, true);
+  Device& device = ops_->device();
+  const Clip expected = run(*engine, request(*engine));
+  engine->release();  // the first run also made what the back end keeps
+  const int64_t before = device.allocations();
+  run(*engine, request(*engine));
+  const int64_t count = device.allocations() - before;
+  ASSERT_GT(count, 100);
+  const std::string path = ::testing::TempDir() + "h3_failed_allocation.y4m";
+  for (int64_t i = 0; i < 12; ++i) {
+    const int64_t n = 1 + i * (count - 1) / 11;
+    engine->release();
+    device.fail_allocation(n);
+    try {
+      run(*engine, request(*engine, path));
+      FAIL() << "allocation " << n << " of " << count << " did not fail";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::memory) << error.what();
+      EXPECT_NE(std::string(error.what()).find("planned failure"), std::string::npos) << error.what();
+    }
+    device.fail_allocation(0);
+    EXPECT_FALSE(std::filesystem::exists(path)) << "allocation " << n;
+    if (i % 4 == 3) EXPECT_EQ(run(*engine, request(*engine)), expected) << "after allocation " << n;
+  }
+}
+
+TEST(MemorySize, Amounts) {
+  EXPECT_EQ(parse_memory("--vram", "12G"), int64_t{12} << 30);
+  EXPECT_EQ(parse_memory("--vram", "800m"), int64_t{800} << 20);
+  EXPECT_EQ(parse_memory("--vram", "1.5GiB"), int64_t{3} << 29);
+  EXPECT_EQ(parse_memory("--ram", "2tb"), int64_t{2} << 40);
+  EXPECT_EQ(parse_memory("--ram", "1048576"), 1048576);
+  for (const char* wrong : {"", "G", "12X", "-4G", "0", "5", "12 G", "1e30", "nan", "12GG"}) {
+    try {
+      parse_memory("--vram", wrong);
+      FAIL() << wrong;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::usage);
+      EXPECT_NE(std::string(error.what()).find("--vram"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(parse_plan_mode("stream"), PlanMode::stream);
+  EXPECT_THROW(parse_plan_mode("fast"), Error);
+}
+
+}  // namespace
+}  // namespace h3

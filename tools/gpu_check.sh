@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# One check of the NVIDIA back end on a machine with a card, a compiler and CUDA 13, in under 8 minutes: builds the
+# preset bare-cuda, compares with the golden data, runs the sanitizer over the demo clip, renders one clip under several
+# placements, times the release-size model, and leaves docs/measurements/gpu_check.json to be committed.
+#
+# usage: tools/gpu_check.sh [RESULTS]     the folder of logs and reports; default build/gpu_check
+# H3_GOLDEN names a folder of golden data beside tests/data/golden; PEER=1 also runs bench/peer_torch.py.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD out=$(realpath -m "${1:-build/gpu_check}") start=$SECONDS
+rm -rf "$out" && mkdir -p "$out" || exit 1
+step() { printf '%4d s  %s\n' $((SECONDS - start)) "$1"; }
+
+# Where Python packages or the toolkit keep the libraries and cuDNN's header.
+first() { find /usr/local /usr/lib /usr/include /opt -name "$1" -print -quit 2>/dev/null; }
+for library in libcudnn.so.9 libcublasLt.so.13; do
+  path=$(first "$library")
+  [ -n "$path" ] && export LD_LIBRARY_PATH=$(dirname "$path")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+done
+header=$(first cudnn.h)
+
+step "building"
+{ cmake --preset bare-cuda ${header:+-DH3_CUDNN_DIR=$(dirname "$(dirname "$header")")} ${H3_CMAKE_FLAGS:-} &&
+    cmake --build build/bare-cuda -j "$(nproc)"; } >"$out/build.log" 2>&1 ||
+  { grep -B2 -A6 -m3 'error' "$out/build.log"; exit 1; }
+h3=$root/build/bare-cuda/bin/h3
+(git rev-parse HEAD 2>/dev/null || echo "${H3_COMMIT:-unknown}") >"$out/commit"
+"$h3" devices >"$out/devices" 2>&1
+grep -m1 '^cuda:0' "$out/devices" | sed 's/  */ /g' >"$out/device"
+cat "$out/device"
+
+step "parity"
+i=0
+for folder in tests/data/golden ${H3_GOLDEN:-}; do
+  "${h3}-parity" --golden "$folder" --backend cuda:0 >"$out/parity$((i++)).log" 2>&1
+  tail -n 1 "$out"/parity$((i - 1)).log
+done
+
+step "sanitizer"
+timeout 120 compute-sanitizer --tool memcheck "$h3" generate -p "A red ball bounces." --steps 2 --plan stream \
+  -o "$out/memcheck.y4m" >"$out/memcheck.log" 2>&1
+tail -n 1 "$out/memcheck.log"
+
+# render NAME flags...: release dimensions, weights made by hash.
+render() {
+  local name=$1
+  shift
+  timeout 150 "$h3" generate -p "a paper boat on a river" --vae-precision f16 -o "$out/clip.y4m" \
+    --report "$out/$name.json" "$@" >"$out/$name.log" 2>&1 || tail -n 2 "$out/$name.log"
+  md5sum <"$out/clip.y4m" >"$out/$name.md5"
+  rm -f "$out/clip.y4m"
+}
+
+step "placements"
+small="--weights random -W 512 -H 288 --frames 39 --steps 2 --layers 50"
+render placement_bf16-resident $small --plan resident
+render placement_bf16-offload $small --plan offload
+for cap in 40G 24G 16G 12G; do render "placement_bf16-$cap" $small --vram $cap; done
+large="--weights random-q4tp -W 960 -H 544 --frames 124 --steps 1 --layers 50"
+render placement_q4tp-resident $large --plan resident
+for cap in 16G 12G; do render "placement_q4tp-$cap" $large --vram $cap; done
+
+step "whole clip, 960x544, 124 frames, 4 evaluations"
+render clip --weights random -W 960 -H 544 --frames 124 --steps 4 --layers 50
+
+step "benches"
+bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
+bench step -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
+bench step -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
+bench step -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
+bench vae -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
+if [ "${PEER:-0}" = 1 ]; then
+  step "torch"
+  timeout 150 python3 bench/peer_torch.py --modes compile --repeats 3 >"$out/peer.json" 2>"$out/peer.log"
+fi
+
+echo $((SECONDS - start)) >"$out/seconds"
+python3 tools/gpu_check.py record "$out"
+verdict=$?
+step "done"
+exit $verdict
