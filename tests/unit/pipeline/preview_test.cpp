@@ -47,7 +47,7 @@ class AffineVae final : public VideoVae {
     }
   }
   std::vector<float> decode_raw(const float*, int, int, int, const Control&) override { return {}; }
-  std::vector<float> encode_moments(const float*, int, int, int, const Control&) override { return {}; }
+  std::vector<float> encode_moments(const PixelSource&, int, int, int, const Control&) override { return {}; }
 
  private:
   std::vector<float> mean_ = std::vector<float>(24);
