@@ -211,7 +211,7 @@ class Page(BrowserTest):
         self.open()
         self.until(lambda: self.browser.all("#queue li"), "queue")
         self.find("#queue [aria-label^='Show']").click()
-        self.completed()
+        self.completed(180)
         self.browser.refresh()
         self.loaded()
         self.completed()
@@ -348,7 +348,7 @@ class Page(BrowserTest):
         self.browser.script("const p = document.getElementById('player'); p.controls = false; p.currentTime = 0.3")
         for name, dark in (("page", False), ("page-dark", True)):
             self.browser.scheme(dark)
-            self.browser.width(1280, 1000)
+            self.browser.width(1280, 980)
             time.sleep(2.5)
             self.picture(name)
 
