@@ -86,7 +86,7 @@ constexpr Flag kFlags[] = {
      "", false, kGenerate | kBenchEval, "Arithmetic of the transformer and the text encoder."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
-    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun,
+    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun | kBenchFormats,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,

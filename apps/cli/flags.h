@@ -36,6 +36,7 @@ enum CommandBit : uint32_t {
   kBenchEval = 1u << 4,
   kHelp = 1u << 5,
   kServe = 1u << 6,
+  kBenchFormats = 1u << 10,
   kEvery = ~0u
 };
 

@@ -4,7 +4,8 @@
 
 namespace h3 {
 int run_bench_eval(Arguments& arguments);
-}
+int run_bench_formats(Arguments& arguments);
+}  // namespace h3
 
 namespace {
 
@@ -24,6 +25,11 @@ constexpr h3::Command kCommands[] = {
     {"bench eval", "", h3::kBenchEval, "[MODEL]...", "Score how well the demo model follows its prompts",
      "Renders the prompts of eval.json and applies its rules to picture and sound. 1 means that every rule holds.",
      h3::run_bench_eval},
+    {"bench formats", "", h3::kBenchFormats, "", "Measure what every storage format costs and loses",
+     "Encodes normally distributed weights and the embedded demo transformer in each format and prints docs/formats.md "
+     "up\n"
+     "to its measured scores.",
+     h3::run_bench_formats},
     {"devices", "", h3::kDevices, "", "List what can compute here, and why something cannot", "", h3::run_devices},
 };
 

@@ -1,0 +1,245 @@
+#include "bench/formats.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "backends/list.h"
+#include "base/context.h"
+#include "base/error.h"
+#include "bench/ggml_encode.h"
+#include "model/dit/dit.h"
+#include "model/dit/weights.h"
+#include "sampling/rng.h"
+
+namespace h3 {
+namespace {
+
+constexpr int64_t kGaussianRows = 64, kGaussianCols = 4096;
+
+// What people call the files that hold a format, and what codec/NAME.h does not say in a word.
+struct Home {
+  Format format;
+  const char* files;
+  const char* blocks;
+};
+constexpr Home kHomes[] = {
+    {Format::f32, "safetensors, GGUF, CMF", "-"},
+    {Format::bf16, "safetensors, GGUF, CMF", "-"},
+    {Format::f16, "safetensors, GGUF, CMF", "-"},
+    {Format::f8_e4m3, "safetensors (ComfyUI fp8 scaled)", "one f32 scale, or one per row"},
+    {Format::f8_e5m2, "safetensors (ComfyUI fp8 scaled)", "one f32 scale, or one per row"},
+    {Format::q8_row, "CMF", "an f16 scale per row"},
+    {Format::q8_2f, "CMF", "an f16 scale per row and per column"},
+    {Format::q4tp, "CMF", "32: a rung of 5 bits on the row's ladder"},
+    {Format::q2tp, "CMF", "32: a rung of 5 bits on the row's ladder"},
+    {Format::int8_convrot, "safetensors (ComfyUI int8_tensorwise)", "rotated; an f32 scale per row"},
+    {Format::w4a8, "safetensors (ComfyUI asym_w4a8_int8)", "16: e4m3; rotated; an f32 scale per row, a codebook"},
+    {Format::nvfp4, "safetensors (ComfyUI nvfp4, also AWQ)", "16: e4m3; one f32 scale"},
+    {Format::q8_0, "GGUF", "32: f16"},
+    {Format::q4_0, "GGUF", "32: f16"},
+    {Format::q4_1, "GGUF", "32: f16 scale and least value"},
+    {Format::q5_0, "GGUF", "32: f16"},
+    {Format::q5_1, "GGUF", "32: f16 scale and least value"},
+    {Format::q2_k, "GGUF", "16 in 256: 4 bits scale and least value"},
+    {Format::q3_k, "GGUF", "16 in 256: 6 bits"},
+    {Format::q4_k, "GGUF", "32 in 256: 6 bits scale and least value"},
+    {Format::q5_k, "GGUF", "32 in 256: 6 bits scale and least value"},
+    {Format::q6_k, "GGUF", "16 in 256: 8 bits"},
+};
+
+constexpr Format kWeightFormats[] = {
+#define H3_FORMAT(codec, name, bits, block, begin) Format::codec,
+    H3_WEIGHT_FORMATS(H3_FORMAT)
+#undef H3_FORMAT
+};
+static_assert(std::size(kHomes) == std::size(kWeightFormats), "every weight format has a row in docs/formats.md");
+
+RowReader reader_of_values(const std::vector<float>& values, int64_t rows, int64_t cols) {
+  return {rows, cols, [&values, cols](int64_t first, int64_t count, float* out) {
+            std::memcpy(out, &values[static_cast<size_t>(first * cols)], static_cast<size_t>(count * cols) * 4);
+          }};
+}
+
+class EncodedSource final : public TensorSource {
+ public:
+  explicit EncodedSource(std::shared_ptr<TensorSource> base) : base_(std::move(base)), tensors_(base_->tensors()) {}
+  std::vector<TensorInfo>& list() { return tensors_; }
+  void keep(std::shared_ptr<const void> bytes) { kept_.push_back(std::move(bytes)); }
+  void finish() { index_tensors(); }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const override { return base_->metadata(); }
+  const std::vector<std::string>& files() const override { return base_->files(); }
+  std::string id() const override { return base_->id(); }
+
+ private:
+  std::shared_ptr<TensorSource> base_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::shared_ptr<const void>> kept_;
+};
+
+bool ends_with(const std::string& text, std::string_view end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// A matrix of a block of the transformer that a packer may store in blocks, in any spelling.
+bool is_block_matrix(const TensorInfo& info) {
+  if (info.dims.size() != 2) return false;
+  for (const auto& row : dit::kBlock) {
+    for (const char* name : row.name) {
+      if ((row.flags & kQuantise) != 0 && name != nullptr && *name != '\0' &&
+          ends_with(info.name, "." + std::string(name)))
+        return true;
+    }
+  }
+  return false;
+}
+
+bool is_first_of_mlp(const TensorInfo& info) {
+  return ends_with(info.name, "mlp.fc1.weight") || ends_with(info.name, "ff.net.0.proj.weight");
+}
+
+// Relative L2; also over what is not finite.
+double distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double squares = 0, reference = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    squares += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    reference += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(squares / reference);
+}
+
+// Velocities of one evaluation of a small clip at half time: video, then audio.
+std::vector<float> velocities(Ops& ops, const Component& component, const Control& control) {
+  const std::unique_ptr<Dit> model = load_dit(ops, component, DitOptions{}, control);
+  const DitConfig& config = model->config();
+  LayoutSpec spec;
+  spec.text_tags.assign(12, 1);
+  spec.latent_frames = 2;
+  spec.latent_height = spec.latent_width = 8;
+  spec.audio_latents = 10;
+  const PackedLayout layout = build_layout(spec);
+  TorchGenerator generator(5);
+  DitRequest request;
+  request.layout = &layout;
+  request.text = generator.randn(12 * config.text_dim);
+  request.video_times = request.audio_times = {0.5f};
+  const std::unique_ptr<DitSession> session = model->start(std::move(request), control);
+  const std::vector<int64_t> video_dims{layout.target_video_rows(), config.video_row};
+  const std::vector<int64_t> audio_dims{layout.target_audio_rows(), config.audio_row};
+  const std::vector<float> video_noise = generator.randn(video_dims[0] * video_dims[1]);
+  const std::vector<float> audio_noise = generator.randn(audio_dims[0] * audio_dims[1]);
+  const Tensor video = upload_f32(ops.device(), video_noise.data(), video_dims, DType::f32, "video rows");
+  const Tensor audio = upload_f32(ops.device(), audio_noise.data(), audio_dims, DType::f32, "audio rows");
+  const Tensor video_velocity(ops.device(), DType::f32, video_dims, "video velocity");
+  const Tensor audio_velocity(ops.device(), DType::f32, audio_dims, "audio velocity");
+  session->evaluate(0, video, audio, video_velocity, audio_velocity);
+  ops.sync();
+  std::vector<float> out = download_f32(video_velocity);
+  const std::vector<float> sound = download_f32(audio_velocity);
+  out.insert(out.end(), sound.begin(), sound.end());
+  return out;
+}
+
+std::string loss_text(double value) {
+  if (value < 0) return "-";
+  return value == 0 ? "0" : strf("%.1e", value);
+}
+
+}  // namespace
+
+bool can_encode(Format format) {
+  return has_ggml_encoder(format) || encode_refusal(format, kGaussianRows, kGaussianCols).empty();
+}
+
+EncodedMatrix encode_for_bench(Format format, const RowReader& source, const std::string& tensor, ThreadPool& pool) {
+  if (has_ggml_encoder(format)) return encode_ggml(format, source, tensor);
+  return encode_matrix(format, source, tensor, pool);
+}
+
+Component encoded_component(const Component& component, Format format, ThreadPool& pool, ErrorStats& error) {
+  auto source = std::make_shared<EncodedSource>(component.source);
+  for (TensorInfo& info : source->list()) {
+    if (!is_block_matrix(info)) continue;
+    const StoredMatrix stored = stored_matrix(info);
+    const FormatRow& row = row_of(stored.format);
+    const RowReader reader{stored.rows, stored.cols, [&](int64_t first, int64_t count, float* out) {
+                             for (int64_t r = 0; r < count; ++r)
+                               row.decode_row(stored, first + r, out + r * stored.cols);
+                           }};
+    const Format chosen = format == Format::q2tp && !is_first_of_mlp(info) ? Format::q4tp : format;
+    const EncodedMatrix encoded = encode_for_bench(chosen, reader, info.name, pool);
+    error.add(encoded.error);
+    info.format = chosen;
+    info.data = encoded.matrix.data;
+    info.scale = encoded.matrix.scale;
+    info.scale2 = encoded.matrix.scale2;
+    info.rotation = encoded.matrix.rotation;
+    source->keep(encoded.matrix.keep_alive);
+  }
+  source->finish();
+  Component out = component;
+  out.source = std::move(source);
+  return out;
+}
+
+std::vector<FormatLoss> measure_formats(Ops& ops, const Component& transformer, const Control& control) {
+  const std::vector<float> gaussian = TorchGenerator(3).randn(kGaussianRows * kGaussianCols);
+  const RowReader reader = reader_of_values(gaussian, kGaussianRows, kGaussianCols);
+  const std::vector<float> exact = velocities(ops, transformer, control);
+  std::vector<FormatLoss> out;
+  for (const Format format : kWeightFormats) {
+    FormatLoss loss;
+    loss.format = format;
+    if (can_encode(format)) {
+      ThreadPool& pool = ops.context().pool;
+      loss.gaussian = encode_for_bench(format, reader, "gaussian", pool).error.rel_l2();
+      ErrorStats error;
+      const Component encoded = encoded_component(transformer, format, pool, error);
+      loss.weights = error.rel_l2();
+      loss.velocity = distance(velocities(ops, encoded, control), exact);
+    }
+    out.push_back(loss);
+  }
+  return out;
+}
+
+std::string formats_markdown(const std::vector<FormatLoss>& losses) {
+  std::string page =
+      "# Storage formats\n\n"
+      "Written by `h3 bench formats`. A format is a property of a tensor: files mix them, and `h3 info` "
+      "lists\n"
+      "what a file holds. Every back end runs every format; where it has no kernel for the packed bits it decodes "
+      "them.\n\n"
+      "Bits are those of a weight with its block's scale; scales of rows and tensors come on top. Errors are relative "
+      "L2:\n"
+      "of normally distributed weights, of the block matrices of the embedded demo transformer, and of its velocities "
+      "in\n"
+      "one evaluation with these weights and f32 arithmetic. q2tp is used as its packer uses it: the first matrix of "
+      "each\n"
+      "MLP, the others q4tp. Q8_0, Q4_0, Q4_K and Q6_K are rounded to nearest here; the tools that publish such files\n"
+      "search for better scales. A dash: h3 reads the format and cannot make it.\n\n"
+      "| format | bits | files | block and scales | Gaussian weights | demo weights | demo velocities |\n"
+      "| --- | --- | --- | --- | --- | --- | --- |\n";
+  for (const FormatLoss& loss : losses) {
+    const Home* home = std::begin(kHomes);
+    while (home->format != loss.format) ++home;
+    page += strf("| %s | %g | %s | %s | %s | %s | %s |\n", row_of(loss.format).name,
+                 row_of(loss.format).bits_per_weight, home->files, home->blocks, loss_text(loss.gaussian).c_str(),
+                 loss_text(loss.weights).c_str(), loss_text(loss.velocity).c_str());
+  }
+  return page;
+}
+
+std::string formats_page(int threads, Log& log) {
+  ThreadPool pool(threads);
+  Context context{pool, log};
+  const std::unique_ptr<Ops> ops = make_backend("cpu", context);
+  const ModelFiles files = open_model_files({});
+  const Component* transformer = files.find(Role::dit);
+  if (transformer == nullptr) fail(Code::usage, "the embedded model has no transformer");
+  return formats_markdown(measure_formats(*ops, *transformer, Control()));
+}
+
+}  // namespace h3
