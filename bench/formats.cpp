@@ -1,5 +1,6 @@
 #include "bench/formats.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -10,6 +11,7 @@
 #include "bench/ggml_encode.h"
 #include "model/dit/dit.h"
 #include "model/dit/weights.h"
+#include "model/text/weights.h"
 #include "sampling/rng.h"
 
 namespace h3 {
@@ -83,21 +85,28 @@ bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// A matrix of a block of the transformer that a packer may store in blocks, in any spelling.
+// A matrix of the transformer's or the encoder's blocks that a packer may store in blocks, in any spelling.
 bool is_block_matrix(const TensorInfo& info) {
   if (info.dims.size() != 2) return false;
+  const auto named = [&](const char* name) {
+    return name != nullptr && *name != '\0' && ends_with(info.name, "." + std::string(name));
+  };
   for (const auto& row : dit::kBlock) {
-    for (const char* name : row.name) {
-      if ((row.flags & kQuantise) != 0 && name != nullptr && *name != '\0' &&
-          ends_with(info.name, "." + std::string(name)))
-        return true;
-    }
+    if ((row.flags & kQuantise) != 0 && std::any_of(row.name.begin(), row.name.end(), named)) return true;
   }
-  return false;
+  for (const auto& row : text::kLayer) {
+    if ((row.flags & kQuantise) != 0 && named(row.name)) return true;
+  }
+  return std::any_of(std::begin(text::kEmbed), std::end(text::kEmbed),
+                     [&](const auto& row) { return named(row.name); });
 }
 
-bool is_first_of_mlp(const TensorInfo& info) {
-  return ends_with(info.name, "mlp.fc1.weight") || ends_with(info.name, "ff.net.0.proj.weight");
+// What cortiq's packer gives two bits (spec formats A.6).
+bool takes_two_bits(const TensorInfo& info) {
+  for (const char* name : {"mlp.fc1.weight", "ff.net.0.proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight"}) {
+    if (ends_with(info.name, name)) return true;
+  }
+  return false;
 }
 
 // Relative L2; also over what is not finite.
@@ -142,6 +151,10 @@ std::vector<float> velocities(Ops& ops, const Component& component, const Contro
   return out;
 }
 
+bool fits(Format format, int64_t rows, int64_t cols) {
+  return has_ggml_encoder(format) ? cols % row_of(format).block_cols == 0 : encode_refusal(format, rows, cols).empty();
+}
+
 std::string loss_text(double value) {
   if (value < 0) return "-";
   return value == 0 ? "0" : strf("%.1e", value);
@@ -149,9 +162,7 @@ std::string loss_text(double value) {
 
 }  // namespace
 
-bool can_encode(Format format) {
-  return has_ggml_encoder(format) || encode_refusal(format, kGaussianRows, kGaussianCols).empty();
-}
+bool can_encode(Format format) { return fits(format, kGaussianRows, kGaussianCols); }
 
 EncodedMatrix encode_for_bench(Format format, const RowReader& source, const std::string& tensor, ThreadPool& pool) {
   if (has_ggml_encoder(format)) return encode_ggml(format, source, tensor);
@@ -161,14 +172,14 @@ EncodedMatrix encode_for_bench(Format format, const RowReader& source, const std
 Component encoded_component(const Component& component, Format format, ThreadPool& pool, ErrorStats& error) {
   auto source = std::make_shared<EncodedSource>(component.source);
   for (TensorInfo& info : source->list()) {
-    if (!is_block_matrix(info)) continue;
+    if (!is_block_matrix(info) || !fits(format, info.dims[0], info.dims[1])) continue;
     const StoredMatrix stored = stored_matrix(info);
     const FormatRow& row = row_of(stored.format);
     const RowReader reader{stored.rows, stored.cols, [&](int64_t first, int64_t count, float* out) {
                              for (int64_t r = 0; r < count; ++r)
                                row.decode_row(stored, first + r, out + r * stored.cols);
                            }};
-    const Format chosen = format == Format::q2tp && !is_first_of_mlp(info) ? Format::q4tp : format;
+    const Format chosen = format == Format::q2tp && !takes_two_bits(info) ? Format::q4tp : format;
     const EncodedMatrix encoded = encode_for_bench(chosen, reader, info.name, pool);
     error.add(encoded.error);
     info.format = chosen;

@@ -17,8 +17,9 @@ namespace h3 {
 bool can_encode(Format format);
 EncodedMatrix encode_for_bench(Format format, const RowReader& source, const std::string& tensor, ThreadPool& pool);
 
-// A component whose matrices of the blocks (those that a packer may store in blocks) are encoded in memory. q2tp goes
-// to what the packer gives it, the first matrix of each MLP; the others are then q4tp. `error` sums over them.
+// A transformer or conditioner whose matrices are encoded in memory, those of its blocks that a packer may store in
+// blocks and that fit the format; the embedding too. q2tp goes to what its packer gives it, the first matrices of each
+// MLP; the others are then q4tp. `error` sums over them.
 Component encoded_component(const Component& component, Format format, ThreadPool& pool, ErrorStats& error);
 
 struct FormatLoss {
