@@ -74,6 +74,12 @@ void add_linear_cases(std::vector<Case>& cases) {
       cases.push_back(linear_case(packed, {5, 512, 39}, Layout::packed, true, format));
       cases.push_back(linear_case(packed, {1, 256, 32}, Layout::strided, false, format));
     }
+    for (const Compute compute : {Compute::int8, Compute::bf16, Compute::f16}) {
+      const char* name = compute == Compute::int8 ? "int8" : compute == Compute::bf16 ? "bf16" : "f16";
+      const Mode mode{compute, name, DType::f32, DType::f32};
+      cases.push_back(linear_case(mode, {5, 512, 39}, Layout::packed, true, format));
+      cases.push_back(linear_case(mode, {35, 768, 300}, Layout::packed, false, format));
+    }
     cases.push_back(
         linear_case({Compute::f32, "f32", DType::f32, DType::f32}, {3, 256, 17}, Layout::packed, true, format));
     if (row_of(format).block_cols > 1) continue;

@@ -11,13 +11,15 @@ namespace h3 {
 namespace {
 
 constexpr int64_t kQueryBlock = 64;                   // rounded up to the panel height
+constexpr int kTileKeySteps = 16;                     // k steps of P V at a time when scores stay in tiles
 constexpr int64_t kPackedBudget = int64_t{96} << 20;  // bytes of packed keys and values at a time
 
 struct Plan {
   const isa::Gemm* gemm;
+  bool tiles;  // scores and accumulators stay in the order of the matrix kernel
   int64_t batch, rows, heads, keys, key_heads, dim;
   int64_t query_block;
-  int64_t key_block;   // a whole slice of k of P V
+  int64_t key_block;   // keys that one product P V runs over
   int64_t dim_padded;  // features rounded up to a panel
   Packed q, k, p, v;   // a block of queries; the keys of a head; a block of weights; the values of a head
   int64_t k_bytes, head_bytes;
@@ -31,15 +33,24 @@ struct Plan {
     dim = args.q.dim[rank - 1];
     keys = args.k.dim[rank - 3];
     key_heads = args.k.dim[rank - 2];
+    tiles = gemm->softmax != nullptr && args.scale > 0;
+    isa::Gemm weights = *gemm;
+    if (tiles) weights.slice_steps = kTileKeySteps;
     query_block = round_up(kQueryBlock, gemm->mr);
-    key_block = int64_t{1} * gemm->slice_steps * gemm->kr;
+    key_block = int64_t{1} * weights.slice_steps * gemm->kr;
     dim_padded = round_up(dim, gemm->nr);
     q = Packed(*gemm, true, query_block, dim);
     k = Packed(*gemm, false, keys, dim);
-    p = Packed(*gemm, true, query_block, key_block);
-    v = Packed(*gemm, false, dim, keys);
+    p = Packed(weights, true, query_block, key_block);
+    v = Packed(weights, false, dim, keys);
     k_bytes = k.bytes();
     head_bytes = k_bytes + v.bytes();
+  }
+  isa::ResultLayout scores_layout(int64_t panels) const {
+    return tiles ? tiled_result(*gemm, panels) : row_major_result(*gemm, key_block);
+  }
+  isa::ResultLayout output_layout(int64_t panels) const {
+    return tiles ? tiled_result(*gemm, panels) : row_major_result(*gemm, dim_padded);
   }
   int64_t group() const { return std::max<int64_t>(1, std::min(batch * key_heads, kPackedBudget / head_bytes)); }
 };
@@ -89,13 +100,13 @@ struct Head {
   bool causal;
 };
 
-// scores = Q K^T of a block of queries and `valid` keys from `key` on, as rows of key_block.
+// scores = Q K^T of a block of queries and `valid` keys from `key` on.
 void score(const Plan& plan, const Head& head, const TaskScratch& s, int64_t panels, int64_t key, int64_t valid) {
   isa::GemmBlock block;
   block.m_panels = panels;
   block.n_panels = ceil_div(valid, plan.gemm->nr);
   block.c = s.scores;
-  block.layout = row_major_result(*plan.gemm, plan.key_block);
+  block.layout = plan.scores_layout(panels);
   for (int64_t slice = 0; slice < plan.k.slices(); ++slice) {
     block.a = s.q + plan.q.offset(slice, 0);
     block.a_panel = plan.q.panel_bytes(slice);
@@ -107,27 +118,59 @@ void score(const Plan& plan, const Head& head, const TaskScratch& s, int64_t pan
   }
 }
 
+// Scores into the weights of the packed P, row by row; accumulators are rescaled where the maximum moves.
+void weigh(const isa::Level& kernels, const Plan& plan, const TaskScratch& s, isa::SoftmaxArgs& softmax,
+           int64_t panels) {
+  const isa::Gemm& g = *plan.gemm;
+  const int64_t a_panel = ceil_div(softmax.valid, g.kr) * g.a_step;
+  if (!plan.tiles) {
+    kernels.softmax(softmax);
+    for (int64_t i = 0; i < panels; ++i) {
+      g.pack_a({isa::Elem::f32,
+                {s.scores + i * g.mr * plan.key_block, plan.key_block},
+                std::min<int64_t>(g.mr, softmax.rows - i * g.mr),
+                softmax.valid},
+               nullptr, s.p + i * a_panel);
+    }
+    return;
+  }
+  const isa::ResultLayout scores = plan.scores_layout(panels), output = plan.output_layout(panels);
+  isa::TileSoftmaxArgs args;
+  args.scores_panel = scores.n_panel;
+  args.cols = softmax.cols;
+  args.valid = softmax.valid;
+  args.first_key = softmax.first_key;
+  args.causal = softmax.causal;
+  args.scale = softmax.scale;
+  args.output_panel = output.n_panel;
+  args.output_panels = plan.v.panels();
+  for (int64_t i = 0; i < panels; ++i) {
+    const int64_t first = i * g.mr;
+    args.scores = s.scores + i * scores.m_panel;
+    args.weights = s.p + i * a_panel;
+    args.rows = std::min<int64_t>(g.mr, softmax.rows - first);
+    args.first_query = softmax.first_query + first;
+    args.maximum = s.maximum + first;
+    args.total = s.total + first;
+    args.output = s.output + i * output.m_panel;
+    g.softmax(args);
+  }
+}
+
 // output += P V for the keys of one slice.
-void add_values(const Plan& plan, const Head& head, const TaskScratch& s, int64_t panels, int64_t slice, int64_t rows,
+void add_values(const Plan& plan, const Head& head, const TaskScratch& s, int64_t panels, int64_t slice,
                 int64_t valid) {
   const isa::Gemm& g = *plan.gemm;
   isa::GemmBlock block;
   block.k_steps = ceil_div(valid, g.kr);
   block.a = s.p;
   block.a_panel = block.k_steps * g.a_step;
-  for (int64_t i = 0; i < panels; ++i) {
-    g.pack_a({isa::Elem::f32,
-              {s.scores + i * g.mr * plan.key_block, plan.key_block},
-              std::min<int64_t>(g.mr, rows - i * g.mr),
-              valid},
-             nullptr, s.p + i * block.a_panel);
-  }
   block.b = head.v + plan.v.offset(slice, 0);
   block.b_panel = plan.v.panel_bytes(slice);
   block.m_panels = panels;
   block.n_panels = plan.v.panels();
   block.c = s.output;
-  block.layout = row_major_result(g, plan.dim_padded);
+  block.layout = plan.output_layout(panels);
   block.accumulate = true;
   g.block(block);
 }
@@ -161,12 +204,12 @@ void attend(const isa::Level& kernels, const Plan& plan, const Head& head, int64
     softmax.valid = valid;
     softmax.cols = round_up(valid, g.kr);
     softmax.first_key = key;
-    kernels.softmax(softmax);
-    add_values(plan, head, s, panels, key / plan.key_block, rows, valid);
+    weigh(kernels, plan, s, softmax, panels);
+    add_values(plan, head, s, panels, key / plan.key_block, valid);
   }
   isa::StoreArgs store;
   store.c = s.output;
-  set_layout(store, g, row_major_result(g, plan.dim_padded));
+  set_layout(store, g, plan.output_layout(panels));
   store.rows = rows;
   store.cols = plan.dim;
   store.divide = s.total;

@@ -1,11 +1,13 @@
-// y = x W^T + b. Weights are packed once, in the panel order of the chosen kernel; activations are packed per call, in
-// chunks of rows; blocks of the result are shared out over the pool.
+// y = x W^T + b. Weights are packed once, in the panel order of the chosen kernel, or stay in their stored format and
+// are expanded by blocks of columns in every call; activations are packed per call, in chunks of rows; blocks of the
+// result are shared out over the pool.
 #include <algorithm>
 #include <cstring>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/matmul.h"
 #include "backends/cpu/packed.h"
+#include "backends/cpu/packed_weights.h"
 #include "codec/int8_row.h"
 
 namespace h3 {
@@ -22,11 +24,12 @@ constexpr int64_t kStreamBytes = int64_t{8} << 20;
 struct CpuLinear final : Linear {
   const isa::Gemm* gemm = nullptr;
   Packed layout;                    // of the weight
-  Buffer packed;                    // empty when weights are decoded per call
+  Buffer packed;                    // empty when weights stay in their stored format
   std::vector<float> bias;          // [out padded] or empty
   std::vector<float> col_scale;     // integer kernels: [out padded]
   std::vector<int32_t> col_offset;  // [out padded] when the kernel offsets its activations
-  MatrixSource source;              // decode kernels only
+  PackedWeights stored;             // weights that are expanded in every call
+  std::vector<float> col_inverse;   // integer kernels on stored weights: [out]
 
   int64_t block_rows() const { return kBlockRows / gemm->mr * gemm->mr; }
   int64_t block_cols() const { return kBlockCols / gemm->nr * gemm->nr; }
@@ -54,16 +57,19 @@ struct ChunkScratch {
 };
 
 struct TaskScratch {
-  float* c;      // [block rows][block cols]
-  float* rows;   // decode: [nr][in]; f16 operands: [mr][in]
-  std::byte* b;  // decode: one block of packed columns
+  float* c;       // [block rows][block cols]
+  float* rows;    // weights to be packed: [nr][in], codes aside [in]; f16 operands: [mr][in]
+  int8_t* codes;  // integer kernels on stored weights: [nr][in]
+  std::byte* b;   // stored weights: one block of packed columns
   int64_t bytes;
-  TaskScratch(std::byte* base, const CpuLinear& w, bool decode) {
+  TaskScratch(std::byte* base, const CpuLinear& w, bool expands) {
     Carver carver(base);
     c = carver.take<float>(w.block_rows() * w.block_cols());
-    const bool staged = decode || w.compute == Compute::f16;
-    rows = carver.take<float>(staged ? std::max(w.gemm->nr, w.gemm->mr) * w.in : 0);
-    b = carver.take<std::byte>(decode ? Packed(*w.gemm, false, w.block_cols(), w.in).bytes() : 0);
+    const bool codes_only = expands && w.gemm->integer;
+    const int64_t staged = codes_only ? 1 : expands ? w.gemm->nr : 0;
+    rows = carver.take<float>(std::max<int64_t>(staged, w.compute == Compute::f16 ? w.gemm->mr : 0) * w.in);
+    codes = carver.take<int8_t>(codes_only ? w.gemm->nr * w.in : 0);
+    b = carver.take<std::byte>(expands ? Packed(*w.gemm, false, w.block_cols(), w.in).bytes() : 0);
     bytes = carver.used();
   }
 };
@@ -101,6 +107,39 @@ void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t panel, 
   w.layout.each_slice({isa::Elem::f32, {rows, w.in}, count, w.in}, panel, packed, w.gemm->pack_b);
 }
 
+// Scales of weights that stay packed, as pack_weight_panel would make them.
+void scale_stored_row(const isa::Level& kernels, CpuLinear& w, int64_t row, const TaskScratch& scratch) {
+  w.stored.floats(row, 1, scratch.rows);
+  const float absmax = kernels.absmax(isa::Elem::f32, scratch.rows, w.in), inverse = int8_row_inverse(absmax);
+  w.col_scale[row] = int8_row_scale(absmax);
+  w.col_inverse[row] = inverse;
+  if (w.col_offset.empty()) return;
+  w.stored.codes(row, 1, &inverse, scratch.codes, scratch.rows);
+  int64_t sum = 0;
+  for (int64_t k = 0; k < w.in; ++k) sum += scratch.codes[k];
+  w.col_offset[row] = static_cast<int32_t>(sum * w.gemm->a_offset);
+}
+
+// Columns [n, n + cols) of stored weights into scratch.b.
+void expand_columns(const CpuLinear& w, const Packed& layout, int64_t n, int64_t cols, const TaskScratch& scratch) {
+  const isa::Gemm& gemm = *w.gemm;
+  for (int64_t panel = 0; panel < layout.panels(); ++panel) {
+    const int64_t first = n + panel * gemm.nr, count = std::min<int64_t>(gemm.nr, n + cols - first);
+    if (gemm.integer) {
+      w.stored.codes(first, count, w.col_inverse.data() + first, scratch.codes, scratch.rows);
+      layout.each_range(panel, scratch.b, [&](int64_t k, int64_t length, std::byte* out) {
+        gemm.pack_b_codes({scratch.codes + k, w.in, count, length}, out);
+      });
+      continue;
+    }
+    w.stored.floats(first, count, scratch.rows);
+    if (w.compute == Compute::f16) {
+      for (int64_t i = 0; i < count * w.in; ++i) scratch.rows[i] = saturated_f16(scratch.rows[i]);
+    }
+    layout.each_slice({isa::Elem::f32, {scratch.rows, w.in}, count, w.in}, panel, scratch.b, gemm.pack_b);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
@@ -112,7 +151,9 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   w->in = in;
   w->out = out;
   w->compute = spec.compute;
+  const bool expands = choice.kernel->decode || stays_packed(spec.weight);
   w->kernel = choice.kernel->name;
+  if (expands) w->kernel += std::string(" on ") + row_of(spec.weight.format()).name;
   w->refusals = std::move(choice.refusals);
   w->gemm = choice.kernel->gemm(kernels_);
   w->bias = std::move(spec.bias);
@@ -121,10 +162,16 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   const int64_t padded = w->layout.panels() * gemm.nr;
   if (gemm.integer) w->col_scale.resize(static_cast<size_t>(padded));
   if (gemm.a_offset != 0) w->col_offset.resize(static_cast<size_t>(padded));
-  need_local(TaskScratch(nullptr, *w, choice.kernel->decode).bytes);
-  if (choice.kernel->decode) {
-    w->source = std::move(spec.weight);
-    w->bytes = w->source.stored_bytes();
+  need_local(TaskScratch(nullptr, *w, expands).bytes);
+  if (expands) {
+    w->stored = PackedWeights(std::move(spec.weight), kernels_);
+    w->bytes = w->stored.stored_bytes();
+    if (gemm.integer) {
+      w->col_inverse.resize(static_cast<size_t>(out));
+      context_.pool.parallel_indexed(out, [&](int64_t row, int worker) {
+        scale_stored_row(kernels_, *w, row, TaskScratch(local(worker), *w, true));
+      });
+    }
   } else {
     w->packed = device_.allocate(w->layout.bytes(), w->label.c_str());
     need_local(gemm.nr * in * 4);
@@ -132,9 +179,10 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
     context_.pool.parallel_indexed(w->layout.panels(), [&](int64_t panel, int worker) {
       pack_weight_panel(spec.weight, *w, panel, reinterpret_cast<float*>(local(worker)), packed);
     });
-    w->bytes = w->packed.bytes() + static_cast<int64_t>((w->col_scale.size() + w->col_offset.size()) * 4);
+    w->bytes = w->packed.bytes();
   }
-  w->bytes += static_cast<int64_t>(w->bias.size() * 4);
+  const size_t per_column = w->col_scale.size() + w->col_offset.size() + w->col_inverse.size() + w->bias.size();
+  w->bytes += static_cast<int64_t>(per_column * 4);
   // Rounding up to a panel costs at most a panel of rows; 8 bytes a row are the scales of integer kernels.
   row_bytes_ = std::max(row_bytes_, Packed(gemm, true, gemm.mr, in).bytes() / gemm.mr + 8);
   const int64_t rows = spec.max_rows > 0 ? spec.max_rows : reserved_rows_;
@@ -236,36 +284,32 @@ void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScr
 void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
   const CpuLinear& w = static_cast<const CpuLinear&>(weight);
   const isa::Gemm& gemm = *w.gemm;
-  const bool decode = w.packed.data() == nullptr;
+  const bool expands = w.packed.data() == nullptr;
   const int64_t rows = x.dim[0];
   need_shared(ChunkScratch(nullptr, w, rows).bytes);
-  need_local(TaskScratch(nullptr, w, decode).bytes);
+  need_local(TaskScratch(nullptr, w, expands).bytes);
   const ChunkScratch chunk(shared(), w, rows);
   context_.pool.parallel_indexed(chunk.layout.panels(), [&](int64_t panel, int worker) {
-    pack_activations(kernels_, w, x, panel, chunk, TaskScratch(local(worker), w, decode).rows);
+    pack_activations(kernels_, w, x, panel, chunk, TaskScratch(local(worker), w, expands).rows);
   });
   const int64_t mb = w.block_rows(), nb = w.block_cols();
   const int64_t m_blocks = ceil_div(rows, mb), n_blocks = ceil_div(w.out, nb);
-  if (!decode) {
+  if (!expands) {
     const BlockOfWeight all{w.layout, static_cast<const std::byte*>(w.packed.data()), 0};
     context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
       const int64_t group = task / (m_blocks * kColumnGroup), first = group * kColumnGroup;
       const int64_t columns = std::min(kColumnGroup, n_blocks - first), rest = task - first * m_blocks;
       const int64_t n = (first + rest % columns) * nb, m = rest / columns * mb;
-      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, decode).c, y, m, std::min(mb, rows - m), n,
+      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, expands).c, y, m, std::min(mb, rows - m), n,
                     std::min(nb, w.out - n));
     });
     return;
   }
   context_.pool.parallel_indexed(n_blocks, [&](int64_t task, int worker) {
-    const TaskScratch mine(local(worker), w, decode);
+    const TaskScratch mine(local(worker), w, expands);
     const int64_t n = task * nb, cols = std::min(nb, w.out - n);
     const Packed layout(gemm, false, cols, w.in);
-    for (int64_t panel = 0; panel < layout.panels(); ++panel) {
-      const int64_t first = n + panel * gemm.nr, count = std::min<int64_t>(gemm.nr, w.out - first);
-      w.source.decode_rows(first, count, mine.rows);
-      layout.each_slice({isa::Elem::f32, {mine.rows, w.in}, count, w.in}, panel, mine.b, gemm.pack_b);
-    }
+    expand_columns(w, layout, n, cols, mine);
     for (int64_t m = 0; m < rows; m += mb) {
       compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, y, m, std::min(mb, rows - m), n, cols);
     }

@@ -53,6 +53,15 @@ class Packed {
     }
   }
 
+  // Calls pack(first k, count of k, address) for every slice of a panel.
+  template <typename Pack>
+  void each_range(int64_t panel, std::byte* base, Pack pack) const {
+    for (int64_t s = 0; s < slices(); ++s) {
+      const int64_t k = s * slice_steps_ * kr_;
+      pack(k, std::min(slice_steps_ * kr_, k_ - k), base + offset(s, panel));
+    }
+  }
+
  private:
   static int64_t width(const isa::Gemm& gemm, bool is_a) { return is_a ? gemm.mr : gemm.nr; }
 

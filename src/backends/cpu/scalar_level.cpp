@@ -1,4 +1,5 @@
 // The portable level: the shared kernels at the baseline instruction set of the compiler.
+#include "backends/cpu/isa/expand_inl.h"
 #include "backends/cpu/isa/gemm_inl.h"
 #include "backends/cpu/isa/rows_inl.h"
 
@@ -16,6 +17,7 @@ const Level kScalar = {.name = "scalar",
                        .softmax = softmax,
                        .store = store,
                        .absmax = absmax,
+                       .expander = expander,
                        .f32 = &kF32,
                        .bf16 = &kBf16,
                        .int8 = &kInt8};

@@ -229,6 +229,24 @@ void pack_b_rows_int8(const PackSource& source, std::byte* panel) {
   pack_columns<NR, 2>(source, 2, reinterpret_cast<int8_t*>(panel), [](float v) { return static_cast<int8_t>(v); });
 }
 
+// panel[k / G][NR][G] of codes; kr = G.
+template <int NR, int G>
+void pack_codes(const CodeSource& source, std::byte* panel) {
+  const int64_t steps = (source.k + G - 1) / G, whole = source.k / G;
+  for (int64_t r = 0; r < NR; ++r) {
+    std::byte* out = panel + r * G;
+    const int8_t* row = source.rows + r * source.stride;
+    const int64_t given = r < source.count ? whole : 0;
+    for (int64_t s = 0; s < given; ++s) __builtin_memcpy(out + s * NR * G, row + s * G, G);
+    for (int64_t s = given; s < steps; ++s) {
+      for (int64_t g = 0; g < G; ++g) {
+        const int64_t k = s * G + g;
+        out[s * NR * G + g] = r < source.count && k < source.k ? static_cast<std::byte>(row[k]) : std::byte{};
+      }
+    }
+  }
+}
+
 template <int MR, int NV>
 constexpr Gemm gemm_int8_pairs(const char* name) {
   constexpr int NR = NV * kLanes;
@@ -246,7 +264,8 @@ constexpr Gemm gemm_int8_pairs(const char* name) {
           .block = block_int8<MR, NV>,
           .pack_a = pack_a_int8<MR>,
           .pack_b = pack_b_int8<NR>,
-          .pack_b_rows = pack_b_rows_int8<NR>};
+          .pack_b_rows = pack_b_rows_int8<NR>,
+          .pack_b_codes = pack_codes<NR, 2>};
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/packed.h"
+
 namespace h3::isa {
 
 enum class Elem : uint8_t { f32, bf16, f16 };
@@ -121,6 +123,24 @@ struct SoftmaxArgs {
   int64_t output_stride = 0, output_cols = 0;
 };
 
+// The same for one panel of rows whose scores and accumulators are C tiles, contiguous but for the steps between panels
+// of columns; the weights become a packed panel of A. The running maximum is that of scale * s * log2(e).
+struct TileSoftmaxArgs {
+  const float* scores = nullptr;
+  int64_t scores_panel = 0;  // elements from one panel of keys to the next
+  std::byte* weights = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;   // keys to fill, whole steps of k
+  int64_t valid = 0;  // keys that exist
+  int64_t first_query = 0, first_key = 0;
+  bool causal = false;
+  float scale = 1;  // positive
+  float* maximum = nullptr;
+  float* total = nullptr;
+  float* output = nullptr;
+  int64_t output_panel = 0, output_panels = 0;
+};
+
 // ---- matrix multiplication
 // ------------------------------------------------------------------------------------------- Operands lie in slices of
 // k: A is [slice][m / mr][k step][a_step bytes], B is [slice][n / nr][k step][b_step bytes], zero padded to whole
@@ -154,6 +174,13 @@ struct PackSource {
   int64_t count = 0, k = 0;  // rows taken (the rest of the panel is zero) and their length
 };
 
+// Rows of int8 codes.
+struct CodeSource {
+  const int8_t* rows = nullptr;
+  int64_t stride = 0;
+  int64_t count = 0, k = 0;  // as PackSource
+};
+
 struct Gemm {
   const char* name;          // "bf16_amx"
   int mr, nr, kr;            // rows and columns of a panel, k of a step
@@ -170,6 +197,11 @@ struct Gemm {
   void (*pack_b)(const PackSource& source, std::byte* panel);
   // The same from k-major rows of up to nr columns (im2col, values of attention); count = columns.
   void (*pack_b_rows)(const PackSource& source, std::byte* panel);
+  // Integer kernels: pack_b from codes.
+  void (*pack_b_codes)(const CodeSource& source, std::byte* panel) = nullptr;
+  // Attention: the softmax of one panel of scores, as `block` leaves them, into a panel of A. Null: scores are kept as
+  // plain rows, and pack_a follows Level::softmax.
+  void (*softmax)(const TileSoftmaxArgs& args) = nullptr;
 };
 
 struct StoreArgs {
@@ -188,6 +220,15 @@ struct StoreArgs {
   Rows y;
 };
 
+// ---- weights that stay packed
+// -----------------------------------------------------------------------------------------
+struct Expander {
+  const char* format;  // as quant/formats.h names it
+  // Row `row` of m, rotation and pre_scale aside: as f32, and as int8 with this inverse (codec/int8_row.h).
+  void (*floats)(const PackedRows& m, int64_t row, float* out);
+  void (*codes)(const PackedRows& m, int64_t row, float inverse, int8_t* out);
+};
+
 struct Level {
   const char* name;  // "avx512"
   const Pointwise* pointwise;
@@ -195,6 +236,7 @@ struct Level {
   void (*store)(const StoreArgs& args);
   // max |x| of a row of n values; NaN and Inf are kept
   float (*absmax)(Elem type, const void* x, int64_t n);
+  const Expander* (*expander)(const char* format);  // null: none of this format
   const Gemm* f32;
   const Gemm* bf16;
   const Gemm* int8;

@@ -4,6 +4,7 @@
 // [4 bytes], each tile 1 KiB and contiguous, so that a tile load touches 16 consecutive lines. A slice is 8 steps: 16
 // KiB of B stay in the first-level cache, also when two threads share a core. See docs/measurements/010-amx-linear.md.
 #include "backends/cpu/isa/amx/pack_inl.h"
+#include "backends/cpu/isa/amx/softmax.h"
 #include "backends/cpu/isa/amx/tiles.h"
 
 namespace h3::isa {
@@ -11,44 +12,51 @@ namespace {
 
 constexpr int kSliceSteps = 8;
 
-template <bool Integer>
-inline __attribute__((always_inline)) void multiply_step() {
-  if constexpr (Integer) {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 7);
-    _tile_dpbssd(2, 5, 6);
-    _tile_dpbssd(3, 5, 7);
-  } else {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+// The intrinsics are macros that want literal register numbers.
+#define H3_TILE_MULTIPLY(c, a, b) \
+  if constexpr (Integer) {        \
+    _tile_dpbssd(c, a, b);        \
+  } else {                        \
+    _tile_dpbf16ps(c, a, b);      \
   }
-}
 
-// Lines fetched into the second-level cache, Lines per step.
-template <int Lines>
+// Lines fetched into the second-level cache (First: into the first), Lines per step.
+template <int Lines, bool First = false>
 inline __attribute__((always_inline)) void fetch(const std::byte*& next) {
-#pragma GCC unroll 8
-  for (int i = 0; i < Lines; ++i) _mm_prefetch(next + 64 * i, _MM_HINT_T1);
+#pragma GCC unroll 16
+  for (int i = 0; i < Lines; ++i) _mm_prefetch(next + 64 * i, First ? _MM_HINT_T0 : _MM_HINT_T1);
   next += 64 * Lines;
 }
 
-template <bool Integer, int LinesA, int LinesB>
+// A streams from the second level and is asked for two steps ahead: a tile load that misses the first level holds the
+// window of a thread that shares its core. The steps behind the end of a panel are the next panel.
+constexpr int64_t kAhead = 2 * kStepBytes;
+
+// FirstB: what is fetched of B will be used at once, not in the next slice.
+template <bool Integer, int LinesA, int LinesB, bool FirstB>
 inline __attribute__((always_inline)) void step(const std::byte*& a, const std::byte*& b, const std::byte*& next_a,
                                                 const std::byte*& next_b) {
-  _tile_loadd(6, b, 64);
+  const std::byte* ahead = a + kAhead;
   _tile_loadd(4, a, 64);
-  _tile_loadd(7, b + kTileBytes, 64);
-  _tile_loadd(5, a + kTileBytes, 64);
+  _tile_loadd(6, b, 64);
   fetch<LinesA>(next_a);
-  fetch<LinesB>(next_b);
-  multiply_step<Integer>();
+  fetch<8, true>(ahead);
+  H3_TILE_MULTIPLY(0, 4, 6)
+  _tile_loadd(7, b + kTileBytes, 64);
+  fetch<LinesB, FirstB>(next_b);
+  fetch<8, true>(ahead);
+  H3_TILE_MULTIPLY(1, 4, 7)
+  _tile_loadd(5, a + kTileBytes, 64);
+  fetch<8, true>(ahead);
+  H3_TILE_MULTIPLY(2, 5, 6)
+  fetch<8, true>(ahead);
+  H3_TILE_MULTIPLY(3, 5, 7)
   a += kStepBytes;
   b += kStepBytes;
 }
+#undef H3_TILE_MULTIPLY
 
-template <bool Integer, int LinesA, int LinesB>
+template <bool Integer, int LinesA, int LinesB, bool FirstB>
 inline __attribute__((always_inline)) void micro(const std::byte* a, const std::byte* b, int64_t steps, float* c,
                                                  const ResultLayout& layout, bool add, const std::byte* next_a,
                                                  const std::byte* next_b) {
@@ -69,9 +77,9 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
   }
   if (steps == kSliceSteps) {
 #pragma GCC unroll 8
-    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB>(a, b, next_a, next_b);
+    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
   } else {
-    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB>(a, b, next_a, next_b);
+    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
   }
   _tile_stored(0, c, row_bytes);
   _tile_stored(1, c01, row_bytes);
@@ -81,16 +89,16 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
 
 // While a slice is multiplied, the next slice of A is fetched evenly over all micro tiles, and the next panel of B over
 // the micro tiles of a panel. One line too few and every panel starts with misses of the whole memory latency.
-template <bool Integer, int LinesA, int LinesB>
+template <bool Integer, int LinesA, int LinesB, bool FirstB = false>
 void walk(const GemmBlock& block) {
   const std::byte* next_a = block.next_a;
   for (int64_t n = 0; n < block.n_panels; ++n) {
     const std::byte* b = block.b + n * block.b_panel;
     const std::byte* next_b = n + 1 < block.n_panels || block.next_b == nullptr ? b + block.b_panel : block.next_b;
     for (int64_t m = 0; m < block.m_panels; ++m) {
-      micro<Integer, LinesA, LinesB>(block.a + m * block.a_panel, b, block.k_steps,
-                                     block.c + m * block.layout.m_panel + n * block.layout.n_panel, block.layout,
-                                     block.accumulate, next_a, next_b);
+      micro<Integer, LinesA, LinesB, FirstB>(block.a + m * block.a_panel, b, block.k_steps,
+                                             block.c + m * block.layout.m_panel + n * block.layout.n_panel,
+                                             block.layout, block.accumulate, next_a, next_b);
       next_a += block.k_steps * 64 * LinesA;
       next_b += block.k_steps * 64 * LinesB;
     }
@@ -103,7 +111,8 @@ void walk_for(const GemmBlock& block) {
   if (block.m_panels >= 16) return walk<Integer, LinesA, 2>(block);
   if (block.m_panels >= 11) return walk<Integer, LinesA, 3>(block);
   if (block.m_panels >= 8) return walk<Integer, LinesA, 4>(block);
-  walk<Integer, LinesA, 8>(block);
+  walk<Integer, LinesA, 16, true>(
+      block);  // few rows, and attention: the next panel of B goes straight to the first level
 }
 
 template <bool Integer>
@@ -135,7 +144,8 @@ const Gemm kBf16Amx = {.name = "bf16_amx",
                        .block = block<false>,
                        .pack_a = pack_rows_of_a<ToBf16>,
                        .pack_b = pack_rows_of_b<ToBf16>,
-                       .pack_b_rows = pack_columns_bf16};
+                       .pack_b_rows = pack_columns_bf16,
+                       .softmax = softmax_tiles};
 const Gemm kInt8Amx = {.name = "int8_amx",
                        .mr = kMr,
                        .nr = kNr,
@@ -150,6 +160,7 @@ const Gemm kInt8Amx = {.name = "int8_amx",
                        .block = block<true>,
                        .pack_a = pack_rows_of_a<ToInt8>,
                        .pack_b = pack_rows_of_b<ToInt8>,
-                       .pack_b_rows = pack_columns_int8};
+                       .pack_b_rows = pack_columns_int8,
+                       .pack_b_codes = pack_codes};
 
 }  // namespace h3::isa

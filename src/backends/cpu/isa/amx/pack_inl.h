@@ -128,6 +128,22 @@ void pack_rows_of_b(const PackSource& source, std::byte* panel) {
   });
 }
 
+void pack_codes(const CodeSource& source, std::byte* panel) {
+  for (int64_t k = 0; k < source.k; k += 64, panel += kStepBytes) {
+    const __mmask64 mask = source.k - k >= 64 ? ~__mmask64(0) : (__mmask64(1) << (source.k - k)) - 1;
+    for (int tile = 0; tile < 2; ++tile) {
+      __m512i v[16];
+      for (int i = 0; i < 16; ++i) {
+        const int64_t r = tile * 16 + i;
+        v[i] = r < source.count ? _mm512_maskz_loadu_epi8(mask, source.rows + r * source.stride + k)
+                                : _mm512_setzero_si512();
+      }
+      transpose(v);
+      for (int i = 0; i < 16; ++i) _mm512_store_si512(panel + tile * kTileBytes + i * 64, v[i]);
+    }
+  }
+}
+
 // k-major rows, bf16: rows 2 i and 2 i + 1 are interleaved into row i of the tiles.
 void pack_columns_bf16(const PackSource& source, std::byte* panel) {
   const int64_t steps = (source.k + 31) / 32;

@@ -1,4 +1,5 @@
 // The AVX2 + FMA + F16C level.
+#include "backends/cpu/isa/expand_inl.h"
 #include "backends/cpu/isa/gemm_inl.h"
 #include "backends/cpu/isa/rows_inl.h"
 
@@ -16,6 +17,7 @@ const Level kAvx2 = {.name = "avx2",
                      .softmax = softmax,
                      .store = store,
                      .absmax = absmax,
+                     .expander = expander,
                      .f32 = &kF32,
                      .bf16 = &kBf16,
                      .int8 = &kInt8};

@@ -116,6 +116,7 @@ const Gemm kInt8Avx512 = {.name = "int8_avx512",
                           .block = block<DotInt8>,
                           .pack_a = pack_a_int8,
                           .pack_b = pack_b_int8,
-                          .pack_b_rows = pack_b_rows_int8};
+                          .pack_b_rows = pack_b_rows_int8,
+                          .pack_b_codes = pack_codes<kNr, 4>};
 
 }  // namespace h3::isa

@@ -1,5 +1,6 @@
 // The AVX-512 level (F, BW, VL, DQ, VNNI, BF16).
 #include "backends/cpu/isa/avx512/gemm.h"
+#include "backends/cpu/isa/expand_inl.h"
 #include "backends/cpu/isa/gemm_inl.h"
 #include "backends/cpu/isa/rows_inl.h"
 
@@ -15,6 +16,7 @@ const Level kAvx512 = {.name = "avx512",
                        .softmax = softmax,
                        .store = store,
                        .absmax = absmax,
+                       .expander = expander,
                        .f32 = &kF32,
                        .bf16 = &kBf16Avx512,
                        .int8 = &kInt8Avx512};

@@ -1,0 +1,56 @@
+#include "backends/cpu/packed_weights.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "codec/int8_row.h"
+
+namespace h3 {
+
+PackedWeights::PackedWeights(MatrixSource source, const isa::Level& kernels) : source_(std::move(source)) {
+  int64_t start = 0;
+  for (const MatrixSource::Part& part : source_.parts) {
+    const bool plain = part.matrix.rotation == 0 && part.matrix.pre_scale.empty();
+    const isa::Expander* expander = plain ? kernels.expander(row_of(part.matrix.format).name) : nullptr;
+    parts_.push_back({start, part.first, packed_rows(part.matrix), expander});
+    start += part.rows;
+  }
+}
+
+const PackedWeights::Part& PackedWeights::part_of(int64_t row) const {
+  H3_ASSERT(row >= 0 && row < source_.rows);
+  const auto behind =
+      std::upper_bound(parts_.begin(), parts_.end(), row, [](int64_t r, const Part& part) { return r < part.start; });
+  return *(behind - 1);
+}
+
+void PackedWeights::one(int64_t row, float* out) const {
+  const Part& part = part_of(row);
+  const int64_t stored = part.first + row - part.start;
+  if (part.expander != nullptr) return part.expander->floats(part.rows, stored, out);
+  const StoredMatrix& matrix = source_.parts[static_cast<size_t>(&part - parts_.data())].matrix;
+  row_of(matrix.format).decode_row(matrix, stored, out);
+}
+
+void PackedWeights::floats(int64_t first, int64_t count, float* out) const {
+  for (int64_t r = 0; r < count; ++r) one(first + r, out + r * source_.cols);
+}
+
+void PackedWeights::codes(int64_t first, int64_t count, const float* inverse, int8_t* out, float* staging) const {
+  for (int64_t r = 0; r < count; ++r, out += source_.cols) {
+    const Part& part = part_of(first + r);
+    if (part.expander != nullptr) {
+      part.expander->codes(part.rows, part.first + first + r - part.start, inverse[r], out);
+      continue;
+    }
+    one(first + r, staging);
+    for (int64_t k = 0; k < source_.cols; ++k) out[k] = int8_row_quantise(staging[k], inverse[r]);
+  }
+}
+
+bool stays_packed(const MatrixSource& source) {
+  return std::all_of(source.parts.begin(), source.parts.end(),
+                     [](const MatrixSource::Part& part) { return row_of(part.matrix.format).bits_per_weight < 8; });
+}
+
+}  // namespace h3

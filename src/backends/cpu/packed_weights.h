@@ -1,0 +1,42 @@
+// Weights that stay in their stored format and are expanded a few rows at a time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/cpu/isa/kernels.h"
+#include "quant/matrix.h"
+
+namespace h3 {
+
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+  PackedWeights(MatrixSource source, const isa::Level& kernels);
+
+  bool empty() const { return parts_.empty(); }
+  int64_t stored_bytes() const { return source_.stored_bytes(); }
+  // Rows [first, first + count) into out[count, cols]. Both give the bits of MatrixSource::decode_rows, the second as
+  // int8 with the inverse of each row (codec/int8_row.h). staging [cols].
+  void floats(int64_t first, int64_t count, float* out) const;
+  void codes(int64_t first, int64_t count, const float* inverse, int8_t* out, float* staging) const;
+
+ private:
+  struct Part {
+    int64_t start;  // of these rows in the whole
+    int64_t first;  // of these rows in the stored matrix
+    PackedRows rows;
+    const isa::Expander* expander;  // null: through the format's own decode_row
+  };
+  const Part& part_of(int64_t row) const;
+  void one(int64_t row, float* out) const;
+
+  MatrixSource source_;
+  std::vector<Part> parts_;
+};
+
+// Whether a Linear that computes in another type keeps these weights packed: every format takes fewer than eight bits,
+// so that any expanded copy would be larger than the file.
+bool stays_packed(const MatrixSource& source);
+
+}  // namespace h3

@@ -1,0 +1,109 @@
+// Weights that stay packed on the CPU: the same bits as expanding them at load, in no more memory than their file
+// takes.
+#include <gtest/gtest.h>
+
+#include "backends/cpu/cpu_ops.h"
+#include "base/context.h"
+#include "quant/codecs.h"
+#include "tests/support/packed_matrix.h"
+
+namespace h3 {
+namespace {
+
+struct Machine {
+  ThreadPool pool{2};
+  Log log;
+  Context context{pool, log};
+};
+
+const std::vector<Format> kPacked = {Format::q4tp, Format::q2tp, Format::w4a8, Format::nvfp4, Format::q4_0,
+                                     Format::q4_1, Format::q5_0, Format::q5_1, Format::q2_k,  Format::q3_k,
+                                     Format::q4_k, Format::q5_k, Format::q6_k};
+
+LinearSpec spec_of(const StoredMatrix& matrix, Compute compute) {
+  LinearSpec spec;
+  spec.label = "test";
+  spec.weight.append(matrix, 0, matrix.rows);
+  spec.compute = compute;
+  spec.max_rows = 40;
+  return spec;
+}
+
+StoredMatrix expanded(const StoredMatrix& matrix) {
+  const auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(matrix.rows * matrix.cols));
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    row_of(matrix.format).decode_row(matrix, r, values->data() + r * matrix.cols);
+  }
+  StoredMatrix out;
+  out.format = Format::f32;
+  out.rows = matrix.rows;
+  out.cols = matrix.cols;
+  out.data = std::as_bytes(std::span(*values));
+  out.keep_alive = values;
+  return out;
+}
+
+TEST(PackedLinear, GivesTheBitsOfExpandedWeightsAtEveryLevel) {
+  Machine machine;
+  std::vector<float> input(40 * 768);
+  for (size_t i = 0; i < input.size(); ++i) input[i] = std::sin(static_cast<float>(i) * 0.7f) * 3;
+  for (int level = 0; level <= static_cast<int>(host_isa_level()); ++level) {
+    const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context, static_cast<IsaLevel>(level));
+    const Tensor x = upload_f32(ops->device(), input.data(), {40, 768}, DType::f32, "test");
+    for (const Format format : kPacked) {
+      const StoredMatrix matrix = PackedMaker(17).make(format, 301, 768);
+      const StoredMatrix whole = expanded(matrix);
+      for (const Compute compute : {Compute::int8, Compute::bf16, Compute::f32}) {
+        std::vector<std::vector<float>> results;
+        for (const StoredMatrix* weights : {&matrix, &whole}) {
+          const std::unique_ptr<Linear> linear = ops->make_linear(spec_of(*weights, compute));
+          EXPECT_EQ(linear->kernel.find(" on ") != std::string::npos, weights == &matrix) << linear->kernel;
+          const Tensor y(ops->device(), DType::f32, {40, 301}, "test");
+          ops->linear(*linear, x, y);
+          results.push_back(download_f32(y));
+        }
+        EXPECT_EQ(results[0], results[1]) << row_of(format).name << " at level " << level;
+      }
+    }
+  }
+}
+
+TEST(PackedLinear, NamesKernelAndFormat) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context, IsaLevel::scalar);
+  const StoredMatrix q4tp = PackedMaker(1).make(Format::q4tp, 32, 256), q8 = PackedMaker(1).make(Format::q8_0, 32, 256);
+  EXPECT_EQ(ops->make_linear(spec_of(q4tp, Compute::int8))->kernel, "int8_scalar on q4tp");
+  EXPECT_EQ(ops->make_linear(spec_of(q4tp, Compute::packed))->kernel, "decode_f32 on q4tp");
+  EXPECT_EQ(ops->make_linear(spec_of(q8, Compute::int8))->kernel, "int8_scalar");
+}
+
+// Held memory beyond the packed bytes is at most a tenth of them; scratch is shared and does not grow with the layers.
+TEST(PackedLinear, HoldsNoExpandedCopy) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context);
+  for (const Format format : {Format::q4tp, Format::q2tp, Format::q4_k, Format::q6_k}) {
+    const StoredMatrix matrix = PackedMaker(3).make(format, 256, 2048);
+    for (const Compute compute : {Compute::int8, Compute::bf16, Compute::packed}) {
+      std::vector<std::unique_ptr<Linear>> linears;
+      linears.push_back(ops->make_linear(spec_of(matrix, compute)));  // makes the scratch
+      const int64_t before = ops->device().allocated_bytes();
+      for (int i = 0; i < 8; ++i) linears.push_back(ops->make_linear(spec_of(matrix, compute)));
+      EXPECT_EQ(ops->device().allocated_bytes(), before) << row_of(format).name;
+      EXPECT_LE(linears.back()->bytes, matrix.bytes() + matrix.bytes() / 10) << row_of(format).name;
+    }
+  }
+}
+
+// Eight bits and more are packed once, and the copy replaces the file's pages: at most the size of the file.
+TEST(PackedLinear, Int8CopiesAreNoLargerThanTheFile) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context);
+  for (const Format format : {Format::q8_row, Format::q8_0, Format::int8_convrot, Format::bf16}) {
+    const StoredMatrix matrix = PackedMaker(3).make(format, 512, 2048);
+    const std::unique_ptr<Linear> linear = ops->make_linear(spec_of(matrix, Compute::int8));
+    EXPECT_LE(linear->bytes, matrix.bytes() + matrix.bytes() / 10) << row_of(format).name;
+  }
+}
+
+}  // namespace
+}  // namespace h3
