@@ -44,7 +44,7 @@ def problems(root):
     for name, verdict in record.get("verdicts", {}).items():
         if verdict is not True:
             found.append(f"{name} did not pass: {verdict}")
-    for name in ("parity", "memcheck", "placements", "clip"):
+    for name in ("parity", "memcheck", "placements", "clip", "wide"):
         if name not in record.get("verdicts", {}):
             found.append(f"{name} was not run")
     return found
@@ -114,6 +114,7 @@ def record(folder, root):
     for path in sorted(glob.glob(folder + "/bench_*.json")):
         with open(path) as f:
             bench += [json.loads(line) for line in f if line.startswith("{")]
+    wide = json.loads(text("wide.json") or "{}")
     complaints = [w["text"] for w in clip.get("watchdog", []) if not w.get("ok", True)]
     out = {
         "commit": text("commit"), "cuda_sources": source_hash(root), "device": text("device"),
@@ -122,9 +123,11 @@ def record(folder, root):
             "memcheck": True if memcheck == "ERROR SUMMARY: 0 errors" else memcheck or "no summary",
             "placements": placement_verdict(placements),
             "clip": True if clip.get("files") and not complaints else complaints or "no clip",
+            "wide": True if wide.get("files") else "no clip",
         },
         "parity": parity, "memcheck": memcheck, "placements": placements,
         "clip": {key: clip.get(key) for key in ("seconds", "stages", "peak_device_bytes", "sequence_rows")},
+        "wide": {key: wide.get(key) for key in ("seconds", "peak_device_bytes", "sequence_rows")},
         "bench": bench, "peer": [json.loads(line) for line in text("peer.json").splitlines() if line.startswith("{")],
         "seconds": int(text("seconds") or 0),
     }

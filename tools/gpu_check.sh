@@ -63,6 +63,9 @@ for cap in 16G 12G; do render "placement_q4tp-$cap" $large --vram $cap; done
 step "whole clip, 960x544, 124 frames, 4 evaluations"
 render clip --weights random -W 960 -H 544 --frames 124 --steps 4 --layers 50
 
+step "the longest clip on the largest canvas, two layers"
+render wide --weights random -W 1344 -H 768 --frames 362 --steps 1 --layers 2
+
 step "benches"
 bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
 bench step -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"

@@ -24,6 +24,7 @@ def results(folder, **changed):
              "parity.log": "x\ncuda:0: 10 passed, 0 failed, 2 skipped\n",
              "memcheck.log": "========= ERROR SUMMARY: 0 errors\n",
              "clip.json": json.dumps({"files": ["a"], "seconds": 3, "watchdog": [{"ok": True, "text": "fine"}]}),
+             "wide.json": json.dumps({"files": ["b"], "sequence_rows": 100000}),
              "bench_step.json": '{"bench": "step", "median_s": 1}\n'}
     for i in range(6):
         files[f"placement_a-{i}.json"] = json.dumps(placement)
@@ -58,6 +59,7 @@ def main():
             "another clip": {"placement_a-3.md5": "4567 -"},
             "a wrong plan": {"placement_a-2.json": json.dumps(
                 {"seconds": 1, "peak_device_bytes": 1100, "placement": {"mode": "stream", "peak_bytes": 1000}})},
+            "no long clip": {"wide.json": ""},
             "a black clip": {"clip.json": json.dumps(
                 {"files": ["a"], "watchdog": [{"ok": False, "text": "the clip is black"}]})}}.items():
         recorded, found, _ = attempt(**changed)

@@ -1,15 +1,12 @@
 #include "backends/cuda/linear_plans.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "backends/cuda/check.h"
 #include "backends/cuda/plan_check.h"
 #include "backends/cuda/weight_upload.h"
 #include "base/error.h"
-#include "base/knobs.h"
 
 namespace h3::cuda {
 namespace {
@@ -20,8 +17,6 @@ constexpr int64_t kRowScratchBytes = int64_t{64} << 20;    // activations cast, 
 constexpr int64_t kInt8ScratchBytes = int64_t{256} << 20;  // activations quantised and their accumulators
 constexpr int64_t kExpandRows = 256;                       // at a multiple of these: whole tiles of the matmul
 constexpr int kExpandSlot = 4;
-constexpr int kProposals = 12, kMeasuredRounds = 4;  // the first round warms up
-constexpr double kMeasuredFlop = 1e10;               // below this a launch costs more than the choice
 
 cudaDataType_t blas_type(DType type) {
   switch (type) {
@@ -69,11 +64,6 @@ const void* CudaLinear::operands() const {
 LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
   check(blas_lt().cublasLtCreate(&handle_), "creating the handle");
   workspace_ = ops_.device_.allocate(kWorkspaceBytes, "cuBLASLt workspace");
-  const std::string path = env_knob("CUDA_PLANS");
-  if (path.empty()) return;
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, ops_.index_), "asking for the card's name");
-  store_ = std::make_unique<PlanStore>(path, std::string(properties.name) + ", cuBLASLt " + blas_lt().version);
 }
 
 LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
@@ -163,73 +153,34 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
   return plan;
 }
 
-std::vector<cublasLtMatmulAlgo_t> LinearPlans::proposals(const CudaLinear& weight, const Matmul& m,
-                                                         const CudaLinear::Plan& plan, int count) {
+// The library's first proposal. Choosing among its proposals by measurement gains nothing that lasts
+// (docs/measurements/002-cuda-decode-and-plans.md).
+cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const Matmul& m,
+                                                const CudaLinear::Plan& plan) {
   const BlasLt& blas = blas_lt();
   cublasLtMatmulPreference_t preference = nullptr;
   check(blas.cublasLtMatmulPreferenceCreate(&preference), "a matmul preference");
-  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    return blas.cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value);
-  };
-  cublasStatus_t status = set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
-  if (count > 1 && status == CUBLAS_STATUS_SUCCESS) {  // never sums of rounded parts
-    status = set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  }
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
-  int found = 0;
+  const size_t limit = static_cast<size_t>(kWorkspaceBytes);
+  cublasStatus_t status = blas.cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, preference,
-                                                 count, results.data(), &found);
+    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, preference, 1,
+                                                 &best, &count);
   }
   blas.cublasLtMatmulPreferenceDestroy(preference);
-  if (status == CUBLAS_STATUS_SUCCESS && found == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
   check(status,
         strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(), static_cast<long long>(m.rows))
             .c_str());
-  std::vector<cublasLtMatmulAlgo_t> out;
-  for (int i = 0; i < found; ++i) {
-    if (results[i].state == CUBLAS_STATUS_SUCCESS) out.push_back(results[i].algo);
-  }
-  H3_ASSERT(!out.empty());
-  return out;
-}
-
-// The stored one, or with a store the fastest of several, or the library's first proposal.
-cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const Matmul& m,
-                                                const CudaLinear::Plan& plan) {
-  const double flop = 2.0 * static_cast<double>(m.rows) * static_cast<double>(m.outs) * static_cast<double>(weight.in);
-  if (store_ == nullptr || flop < kMeasuredFlop) return proposals(weight, m, plan, 1).front();
-  const std::string shape =
-      strf("%s to %s%s, %lld x %lld x %lld, pitch %lld %lld", name_of(m.operand), name_of(m.out),
-           m.bias != nullptr ? " with bias" : "", static_cast<long long>(m.rows), static_cast<long long>(weight.in),
-           static_cast<long long>(m.outs), static_cast<long long>(m.ldx), static_cast<long long>(m.ldy));
-  if (const cublasLtMatmulAlgo_t* stored = store_->find(shape)) return *stored;
-  const std::vector<cublasLtMatmulAlgo_t> candidates = proposals(weight, m, plan, kProposals);
-  std::vector<double> seconds(candidates.size(), HUGE_VAL);
-  for (int round = 0; round < kMeasuredRounds; ++round) {  // in turns: the clock of a card drifts
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      ops_.sync();
-      const auto start = std::chrono::steady_clock::now();
-      execute(weight, m, plan, candidates[i]);
-      ops_.sync();
-      const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (round > 0) seconds[i] = std::min(seconds[i], took);
-    }
-  }
-  const size_t best = static_cast<size_t>(std::min_element(seconds.begin(), seconds.end()) - seconds.begin());
-  store_->add(shape, candidates[best], 1e6 * seconds[best], 1e6 * seconds[0]);
-  return candidates[best];
+  return best.algo;
 }
 
 void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
   const std::shared_ptr<CudaLinear::Plan> chosen = plan(weight, m);
-  execute(weight, m, *chosen, chosen->algorithm);
-}
-
-void LinearPlans::execute(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan,
-                          const cublasLtMatmulAlgo_t& algorithm) {
   if (m.bias != nullptr) {  // parts of one weight share a plan
-    check(blas_lt().cublasLtMatmulDescSetAttribute(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m.bias,
+    check(blas_lt().cublasLtMatmulDescSetAttribute(chosen->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m.bias,
                                                    sizeof m.bias),
           "describing a matmul");
   }
@@ -238,10 +189,10 @@ void LinearPlans::execute(const CudaLinear& weight, const Matmul& m, const CudaL
   const bool integer = m.operand == DType::i8;
   const void* alpha = integer ? static_cast<const void*>(&int_one) : &one;
   const void* beta = integer ? static_cast<const void*>(&int_zero) : &zero;
-  check(
-      blas_lt().cublasLtMatmul(handle_, plan.operation, alpha, m.w, plan.a, m.x, plan.b, beta, m.y, plan.d, m.y, plan.d,
-                               &algorithm, workspace_.data(), static_cast<size_t>(workspace_.bytes()), ops_.stream()),
-      weight.label.c_str());
+  check(blas_lt().cublasLtMatmul(handle_, chosen->operation, alpha, m.w, chosen->a, m.x, chosen->b, beta, m.y,
+                                 chosen->d, m.y, chosen->d, &chosen->algorithm, workspace_.data(),
+                                 static_cast<size_t>(workspace_.bytes()), ops_.stream()),
+        weight.label.c_str());
 }
 
 namespace {

@@ -8,7 +8,6 @@
 
 #include "backends/cuda/backend.h"
 #include "backends/cuda/packed_weights.h"
-#include "backends/cuda/plan_store.h"
 
 namespace h3::cuda {
 
@@ -50,12 +49,8 @@ class LinearPlans {
     DType operand = DType::f32, out = DType::f32;
   };
   std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
-  std::vector<cublasLtMatmulAlgo_t> proposals(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan,
-                                              int count);
   cublasLtMatmulAlgo_t algorithm_for(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan);
   void matmul(const CudaLinear& weight, const Matmul& m);
-  void execute(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan,
-               const cublasLtMatmulAlgo_t& algorithm);
   int64_t rows_at_once(const CudaLinear& weight, const View& x, const View& y) const;
   void run_int8(const CudaLinear& weight, const View& x, const View& y);
   void run_float(const CudaLinear& weight, const View& x, const View& y);
@@ -71,7 +66,6 @@ class LinearPlans {
   std::map<Kind, std::weak_ptr<int>> witnesses_;
   std::set<std::tuple<Kind, int64_t, int>> checked_;
   Buffer workspace_;
-  std::unique_ptr<PlanStore> store_;  // H3_CUDA_PLANS=FILE; nullptr = none
 };
 
 }  // namespace h3::cuda

@@ -125,6 +125,14 @@ TEST_F(LayerStackTest, WithoutGroupsLayersAreMadeForEachUse) {
   EXPECT_EQ(made, 9);
 }
 
+// The denoiser lets the back end bound how far the host runs ahead, once a layer.
+class PacedOps final : public RefOps {
+ public:
+  using RefOps::RefOps;
+  int paces = 0;
+  void pace() override { ++paces; }
+};
+
 // The same bytes wherever the layers wait.
 TEST_F(LayerStackTest, StreamingChangesNoBit) {
   const testing::ToySize size;
@@ -167,6 +175,9 @@ TEST_F(LayerStackTest, StreamingChangesNoBit) {
   RefOps plain(context_);
   const std::vector<float> expected = run(plain, kAllLayers);
   EXPECT_EQ(run(plain, 0), expected);
+  PacedOps paced(context_);
+  run(paced, kAllLayers);
+  EXPECT_EQ(paced.paces, 2 * size.layers);  // two evaluations
   CardOps card(context_);
   EXPECT_EQ(run(card, 0), expected);
   EXPECT_EQ(card.card.groups, size.layers);
