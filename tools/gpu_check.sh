@@ -4,7 +4,8 @@
 # placements, times the release-size model, and leaves docs/measurements/gpu_check.json to be committed.
 #
 # usage: tools/gpu_check.sh [RESULTS]     the folder of logs and reports; default build/gpu_check
-# H3_GOLDEN names a folder of golden data beside tests/data/golden; PEER=1 also runs bench/peer_torch.py.
+# H3_GOLDEN names a folder of golden data beside tests/data/golden; PEER_ROWS=1874,19300,37726 also times the same block in
+# torch (bench/peer_torch.py).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD out=$(realpath -m "${1:-build/gpu_check}") start=$SECONDS
@@ -56,9 +57,9 @@ small="--weights random -W 512 -H 288 --frames 39 --steps 2 --layers 50"
 render placement_bf16-resident $small --plan resident
 render placement_bf16-offload $small --plan offload
 for cap in 40G 24G 16G 12G; do render "placement_bf16-$cap" $small --vram $cap; done
-large="--weights random-q4tp -W 960 -H 544 --frames 124 --steps 1 --layers 50"
-render placement_q4tp-resident $large --plan resident
-for cap in 16G 12G; do render "placement_q4tp-$cap" $large --vram $cap; done
+packed="--weights random-q4tp -W 512 -H 288 --frames 39 --steps 2 --layers 50"
+render placement_q4tp-resident $packed --plan resident
+for cap in 16G 12G 8G; do render "placement_q4tp-$cap" $packed --vram $cap; done
 
 step "whole clip, 960x544, 124 frames, 4 evaluations"
 render clip --weights random -W 960 -H 544 --frames 124 --steps 4 --layers 50
@@ -68,13 +69,13 @@ render wide --weights random -W 1344 -H 768 --frames 362 --steps 1 --layers 2
 
 step "benches"
 bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
-bench step -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
-bench step -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
-bench step -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
-bench vae -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
-if [ "${PEER:-0}" = 1 ]; then
+bench step --layers 50 -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
+bench step --layers 50 -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
+bench step --layers 50 -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
+bench vae --layers 36 -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
+if [ -n "${PEER_ROWS:-}" ]; then
   step "torch"
-  timeout 150 python3 bench/peer_torch.py --modes compile --repeats 3 >"$out/peer.json" 2>"$out/peer.log"
+  timeout 150 python3 bench/peer_torch.py --rows "$PEER_ROWS" --modes compile --repeats 3 >"$out/peer.json" 2>"$out/peer.log"
 fi
 
 echo $((SECONDS - start)) >"$out/seconds"
