@@ -221,7 +221,7 @@ Placement Planner::plan() {
   plan.available = cap <= 0           ? device.free_bytes() + device.allocated_bytes()
                    : device.is_host() ? cap
                                       : cap_of_allocations(in_.budget);
-  const bool unlimited = cap <= 0 && device.is_host();
+  const bool unlimited = cap <= 0 && (device.is_host() || device.free_bytes() == 0);  // it does not say
   const int64_t room = unlimited ? INT64_MAX : plan.available;
   const Decoders decoders = decoder_bytes();
   const int64_t text = text_bytes(kAllLayers), dit = dit_bytes(kAllLayers);
