@@ -219,26 +219,32 @@ std::vector<FormatLoss> measure_formats(Ops& ops, const Component& transformer, 
 std::string formats_markdown(const std::vector<FormatLoss>& losses) {
   std::string page =
       "# Storage formats\n\n"
-      "Written by `h3 bench formats`. A format is a property of a tensor: files mix them, and `h3 info` "
-      "lists\n"
-      "what a file holds. Every back end runs every format; where it has no kernel for the packed bits it decodes "
-      "them.\n\n"
-      "Bits are those of a weight with its block's scale; scales of rows and tensors come on top. Errors are relative "
-      "L2:\n"
-      "of normally distributed weights, of the block matrices of the embedded demo transformer, and of its velocities "
-      "in\n"
-      "one evaluation with these weights and f32 arithmetic. q2tp is used as its packer uses it: the first matrix of "
-      "each\n"
-      "MLP, the others q4tp. Q8_0, Q4_0, Q4_K and Q6_K are rounded to nearest here; the tools that publish such files\n"
-      "search for better scales. A dash: h3 reads the format and cannot make it.\n\n"
-      "| format | bits | files | block and scales | Gaussian weights | demo weights | demo velocities |\n"
-      "| --- | --- | --- | --- | --- | --- | --- |\n";
+      "`h3 bench formats` prints this page up to the scores. A format is a property of a tensor: files mix them, and\n"
+      "`h3 info` lists what a file holds. Every back end runs every format.\n\n"
+      "Bits are those of a weight with its block's scale; scales of rows and tensors come on top. The column *CPU* "
+      "says how\n"
+      "the matmuls of the host read the weights. Their kernels are int8 and bf16 at the levels scalar, AVX2, AVX-512 "
+      "and\n"
+      "AMX, and f32 at all but the last; at every level *packed* means that a kernel expands the stored bits, a block "
+      "of\n"
+      "columns at a time, *by rows* that the codec does, *panels* that the weights are copied once, at load, in the "
+      "type of\n"
+      "the arithmetic. Cards keep formats of few bits packed and expand them per matmul.\n\n"
+      "Errors are relative L2: of normally distributed weights, of the block matrices of the embedded demo "
+      "transformer, and\n"
+      "of its velocities in one evaluation with these weights and f32 arithmetic. q2tp is used as its packer uses it: "
+      "the\n"
+      "first matrices of each MLP, the others q4tp. Q8_0, Q4_0, Q4_K and Q6_K are rounded to nearest here; the tools "
+      "that\n"
+      "publish such files search for better scales. A dash: read, with no encoder here.\n\n"
+      "| format | bits | files | block and scales | CPU | Gaussian weights | demo weights | demo velocities |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   for (const FormatLoss& loss : losses) {
     const Home* home = std::begin(kHomes);
     while (home->format != loss.format) ++home;
-    page += strf("| %s | %g | %s | %s | %s | %s | %s |\n", row_of(loss.format).name,
-                 row_of(loss.format).bits_per_weight, home->files, home->blocks, loss_text(loss.gaussian).c_str(),
-                 loss_text(loss.weights).c_str(), loss_text(loss.velocity).c_str());
+    page += strf("| %s | %g | %s | %s | %s | %s | %s | %s |\n", row_of(loss.format).name,
+                 row_of(loss.format).bits_per_weight, home->files, home->blocks, host_weights(loss.format),
+                 loss_text(loss.gaussian).c_str(), loss_text(loss.weights).c_str(), loss_text(loss.velocity).c_str());
   }
   return page;
 }

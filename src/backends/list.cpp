@@ -4,6 +4,8 @@
 #include <mutex>
 
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/isa_level.h"
+#include "backends/cpu/packed_weights.h"
 #include "backends/cpu/peak.h"
 #include "backends/ref/ref_ops.h"
 #include "backends/start_check.h"
@@ -112,6 +114,11 @@ std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
 
 double host_matrix_peak(ThreadPool& pool, bool integer, double seconds) {
   return measure_amx_peak(pool, integer, seconds);
+}
+
+const char* host_weights(Format format) {
+  if (!stays_packed(format)) return "panels";
+  return kernels_of(IsaLevel::scalar).expander(row_of(format).name) != nullptr ? "packed" : "packed, by rows";
 }
 
 }  // namespace h3

@@ -26,4 +26,9 @@ std::unique_ptr<Ops> make_backend(const std::string& name, Context& context);
 // about `seconds`: the yardstick of its kernels. 0 without such a unit.
 double host_matrix_peak(ThreadPool& pool, bool integer, double seconds);
 
+// How the host's matmuls read weights of a format, at every level of instruction set: "packed" = a kernel expands the
+// stored bits, a block of columns at a time; "packed, by rows" = the codec does; "panels" = copied once, at load, in
+// the type of the arithmetic.
+const char* host_weights(Format format);
+
 }  // namespace h3

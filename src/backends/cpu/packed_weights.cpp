@@ -50,7 +50,9 @@ void PackedWeights::codes(int64_t first, int64_t count, const float* inverse, in
 
 bool stays_packed(const MatrixSource& source) {
   return std::all_of(source.parts.begin(), source.parts.end(),
-                     [](const MatrixSource::Part& part) { return row_of(part.matrix.format).bits_per_weight < 8; });
+                     [](const MatrixSource::Part& part) { return stays_packed(part.matrix.format); });
 }
+
+bool stays_packed(Format format) { return row_of(format).bits_per_weight < 8; }
 
 }  // namespace h3

@@ -38,5 +38,6 @@ class PackedWeights {
 // Whether a Linear that computes in another type keeps these weights packed: every format takes fewer than eight bits,
 // so that any expanded copy would be larger than the file.
 bool stays_packed(const MatrixSource& source);
+bool stays_packed(Format format);
 
 }  // namespace h3
