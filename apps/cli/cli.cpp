@@ -55,6 +55,8 @@ int run_help(const std::vector<std::string>& words, std::span<const Command> com
   const Arguments arguments = parse_arguments(rest, kHelp);
   if (arguments.on("markdown")) {
     std::fputs(markdown_text(commands).c_str(), stdout);
+  } else if (arguments.on("man")) {
+    std::fputs(manual_text(commands).c_str(), stdout);
   } else if (arguments.positional.empty()) {
     std::fputs(overview_text(commands).c_str(), stdout);
   } else {

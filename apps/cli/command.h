@@ -26,6 +26,8 @@ int run_cli(int argc, char** argv, std::span<const Command> commands);
 
 // Commands of apps/cli.
 int run_generate(Arguments& arguments);
+int run_compare(Arguments& arguments);
+int run_plan(Arguments& arguments);
 int run_rerun(Arguments& arguments);
 int run_info(Arguments& arguments);
 int run_devices(Arguments& arguments);
@@ -33,5 +35,8 @@ int run_devices(Arguments& arguments);
 std::string overview_text(std::span<const Command> commands);
 std::string help_text(const Command& command);
 std::string markdown_text(std::span<const Command> commands);  // docs/cli.md
+std::string manual_text(std::span<const Command> commands);    // h3.1, in troff
+// What a shell reads to complete h3; Error(usage) unless bash, zsh or fish.
+std::string completions_text(std::span<const Command> commands, const std::string& shell);
 
 }  // namespace h3

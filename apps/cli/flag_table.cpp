@@ -7,6 +7,7 @@ namespace {
 constexpr uint32_t kRender = kGenerate | kRerun;
 constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kServe;
 constexpr uint32_t kModels = kRun | kInfo;
+constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kCompare;
 using K = ValueKind;
 
 // clang-format off
@@ -25,10 +26,10 @@ constexpr Flag kFlags[] = {
     {"Model", "qkv-order", "", K::choice, "ORDER", "as the files declare", "contiguous, interleaved", "", "", false,
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
-    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false, kGenerate,
+    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false, kGenerate | kBench,
      "Made-up weights of release size instead of files, in bf16 or 4 bits: to measure time and memory. The clip shows "
      "nothing."},
-    {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate,
+    {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate | kBench,
      "Layers of each part with --weights random."},
 
     {"What to render", "prompt", "-p", K::text, "TEXT", "", "", "prompt", "prompt", false, kGenerate,
@@ -44,11 +45,13 @@ constexpr Flag kFlags[] = {
     {"What to render", "fit", "", K::choice, "HOW", "first stretch, last cover", "stretch, cover, contain", "fit", "",
      false, kGenerate, "How keyframes are brought to the size of the clip."},
 
-    {"Size and length", "size", "", K::size, "WxH", "the model's", "", "", "size", false, kGenerate,
+    {"Size and length", "size", "", K::size, "WxH", "the model's", "", "", "size", false, kGenerate | kBench,
      "Width and height in pixels, snapped to multiples of 32."},
-    {"Size and length", "width", "-W", K::whole, "N", "the model's", "32..4096", "width", "size", false, kGenerate,
+    {"Size and length", "width", "-W", K::whole, "N", "the model's", "32..4096", "width", "size", false,
+     kGenerate | kBench,
      "Width in pixels."},
-    {"Size and length", "height", "-H", K::whole, "N", "the model's", "32..4096", "height", "size", false, kGenerate,
+    {"Size and length", "height", "-H", K::whole, "N", "the model's", "32..4096", "height", "size", false,
+     kGenerate | kBench,
      "Height in pixels."},
     {"Size and length", "aspect", "", K::text, "W:H", "", "1:4..4:1", "aspect", "size", false, kGenerate,
      "Shape of the picture; the size follows from the short edge."},
@@ -56,7 +59,7 @@ constexpr Flag kFlags[] = {
      kGenerate, "Length of the shorter side, with --aspect or a keyframe."},
     {"Size and length", "frames", "--video-frames", K::whole, "N", "the model's", "1..1450", "frames", "length",
      false,
-     kGenerate, "Frames at 24 per second, snapped up to 17k+5: 5, 22, 39, 56, ... 124 ..."},
+     kGenerate | kBench, "Frames at 24 per second, snapped up to 17k+5: 5, 22, 39, 56, ... 124 ..."},
     {"Size and length", "seconds", "--duration --video-duration", K::number, "S", "", "up to 60.4", "seconds",
      "length", false, kGenerate, "Length in seconds instead of frames."},
     {"Size and length", "exact", "", K::none, "", "off", "", "exact", "", false, kGenerate,
@@ -79,14 +82,14 @@ constexpr Flag kFlags[] = {
     {"Sampling", "stock-sampler", "", K::none, "", "off", "", "stock_sampler", "", false, kGenerate,
      "Step the sound on the video's clock, as single-clock samplers do. Wrong at few steps; for comparison."},
 
-    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false, kRun,
+    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false, kRun | kBench,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16",
      "precision",
-     "", false, kGenerate | kBenchEval, "Arithmetic of the transformer and the text encoder."},
+     "", false, kGenerate | kBenchEval | kBench, "Arithmetic of the transformer and the text encoder."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
-    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun | kBenchFormats,
+    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun | kBench | kBenchFormats,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
@@ -94,7 +97,10 @@ constexpr Flag kFlags[] = {
      "the same to the byte; auto takes the first that fits."},
     {"Computing", "vram", "--max-vram", K::text, "SIZE", "what the card has free", "", "", "", false, kRun,
      "Never hold more than this on the card, for example 12G."},
-
+    {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kRender | kServe,
+     "Refuse before the first step what would take more memory than this."},
+    {"Computing", "explain", "", K::none, "", "off", "", "", "", false, kPlan,
+     "Say for every distinct matmul why better kernels were refused."},
     {"Computing", "shadow", "", K::none, "", "off", "", "", "", false, kRender,
      "Repeat every operation on the reference back end and stop at the first that differs. Slow; for small runs."},
 
@@ -113,8 +119,13 @@ constexpr Flag kFlags[] = {
     {"Output", "dump", "", K::dump, "STAGE=FILE", "",
      "text, keyframes, noise, latents, velocity, final, frames, audio", "", "", true, kRender,
      "Write the result of a stage as safetensors."},
-    {"Output", "json", "", K::none, "", "off", "", "", "", false, kInfo | kDevices | kBenchEval,
+    {"Output", "json", "", K::none, "", "off", "", "", "", false, kJson,
      "Print JSON instead of text."},
+
+    {"Measuring", "rows", "", K::text, "LIST", "1874; 480 and 1874 for block", "", "", "", false, kBench,
+     "Comma-separated numbers of rows for ops and block."},
+    {"Measuring", "repeats", "", K::whole, "N", "3", "1..1000", "", "", false, kBench,
+     "Times to repeat each measurement; the median counts."},
 
     {"Evaluation", "eval", "", K::path, "FILE", "eval.json of the embedded demo model", "", "", "", false, kBenchEval,
      "Prompts, expectations and scores to compare with."},
@@ -168,14 +179,17 @@ constexpr Flag kFlags[] = {
     {"Serving", "worker", "", K::none, "", "off", "", "", "", false, kServe,
      "Set by the server for the process that computes; of no use by hand."},
 
-    {"General", "config", "", K::path, "FILE", "", "", "", "", false, kRun,
+    {"General", "config", "", K::path, "FILE", "", "", "", "", false, kRun | kBench,
      "Read flags from a file of name = value lines (TOML). The environment and the command line win over it."},
-    {"General", "log-level", "", K::choice, "LEVEL", "warn", "error, warn, info, debug", "", "verbosity", false, kRun,
+    {"General", "log-level", "", K::choice, "LEVEL", "warn", "error, warn, info, debug", "", "verbosity", false,
+     kRun | kBench,
      "How much to say; info adds the time of every stage."},
-    {"General", "verbose", "-v", K::none, "", "off", "", "", "verbosity", false, kRun,
+    {"General", "verbose", "-v", K::none, "", "off", "", "", "verbosity", false, kRun | kBench,
      "The same as --log-level info."},
     {"General", "markdown", "", K::none, "", "off", "", "", "", false, kHelp | kServe,
      "Print docs/cli.md, or docs/http.md for serve."},
+    {"General", "man", "", K::none, "", "off", "", "", "", false, kHelp,
+     "Print the manual page: h3 help --man > h3.1"},
     {"General", "help", "-h", K::none, "", "", "", "", "", false, kEvery, "Print this text."},
 };
 // clang-format on

@@ -36,7 +36,11 @@ enum CommandBit : uint32_t {
   kBenchEval = 1u << 4,
   kHelp = 1u << 5,
   kServe = 1u << 6,
+  kPlan = 1u << 7,
+  kBench = 1u << 8,
   kBenchFormats = 1u << 10,
+  kCompare = 1u << 11,
+  kCompletions = 1u << 12,
   kEvery = ~0u
 };
 

@@ -8,6 +8,7 @@
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "base/file_map.h"
+#include "pipeline/plan.h"
 #include "pipeline/preview.h"
 #include "pipeline/session.h"
 
@@ -171,16 +172,61 @@ void tell_difference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+namespace {
+
+SessionOptions options_with_models(const Arguments& arguments) {
+  SessionOptions options = session_options(arguments);
+  options.models.insert(options.models.begin(), arguments.positional.begin(), arguments.positional.end());
+  return options;
+}
+
+// The estimate, before work starts; refused here when the memory does not suffice. An oracle run has no plan.
+void tell_plan(Terminal& terminal, Session& session, const Resolved& resolved) {
+  const RunPlan plan = session.plan(resolved);
+  check_plan(plan, resolved);
+  const MemoryPlan& memory = plan.vram.peak > 0 ? plan.vram : plan.ram;
+  const std::string text = strf("about %s, %s of %s", duration_text(plan.seconds).c_str(),
+                                bytes_text(memory.peak).c_str(), plan.vram.peak > 0 ? "VRAM" : "RAM");
+  constexpr double kWorthSaying = 5;  // seconds
+  if (plan.seconds >= kWorthSaying) terminal.message("estimate: " + text);
+  terminal.log().write(LogLevel::info, "%-18s %s", "estimate", text.c_str());
+}
+
+}  // namespace
+
 int run_generate(Arguments& arguments) {
   check_foreign_flags(arguments);
   Terminal terminal(level_of(arguments));
   Request request = arguments.request();
   request.output = default_output(request);
-  SessionOptions options = session_options(arguments);
-  options.models.insert(options.models.begin(), arguments.positional.begin(), arguments.positional.end());
+  Session session(options_with_models(arguments), terminal.log());
+  const Resolved resolved = session.resolve(request);
+  const RenderFiles files = checked_files(arguments, resolved);
+  if (!arguments.on("shadow")) tell_plan(terminal, session, resolved);
+  render(terminal, session, resolved, files);
+  return 0;
+}
+
+int run_plan(Arguments& arguments) {
+  check_foreign_flags(arguments);
+  Terminal terminal(level_of(arguments));
+  Request request = arguments.request();
+  request.output = default_output(request);
+  SessionOptions options = options_with_models(arguments);
+  options.shadow = false;
   Session session(options, terminal.log());
   const Resolved resolved = session.resolve(request);
-  render(terminal, session, resolved, checked_files(arguments, resolved));
+  const RunPlan plan = session.plan(resolved, true);
+  if (arguments.on("json")) {
+    std::printf("%s\n", plan.to_json().dump(1).c_str());
+  } else {
+    tell_before(terminal, resolved, session);
+    std::printf("clip       %dx%d, %d frames, %d evaluations, %s\n%s", resolved.width, resolved.height, resolved.frames,
+                resolved.evaluations, resolved.request.precision.c_str(),
+                plan.to_text(arguments.on("explain")).c_str());
+    std::fflush(stdout);
+  }
+  check_plan(plan, resolved);
   return 0;
 }
 

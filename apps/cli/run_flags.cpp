@@ -2,6 +2,7 @@
 
 #include "apps/cli/terminal.h"
 #include "base/error.h"
+#include "pipeline/placement.h"
 
 namespace h3 {
 
@@ -37,6 +38,7 @@ SessionOptions session_options(const Arguments& arguments) {
   } else if (arguments.has("layers")) {
     fail(Code::usage, "--layers needs --weights random");
   }
+  if (arguments.has("ram")) options.ram_limit = parse_memory("--ram", arguments.text("ram"));
   options.shadow = arguments.on("shadow");
   return options;
 }

@@ -1,19 +1,30 @@
 // The program: every command it has.
+#include <cstdio>
+
 #include "apps/cli/command.h"
 #include "apps/h3/serve.h"
 
 namespace h3 {
 int run_bench_eval(Arguments& arguments);
 int run_bench_formats(Arguments& arguments);
+int run_bench_models(Arguments& arguments);
 }  // namespace h3
 
 namespace {
+
+int run_completions(h3::Arguments& arguments);
 
 constexpr h3::Command kCommands[] = {
     {"generate", "animate", h3::kGenerate, "[MODEL]...", "Render a clip from a prompt and keyframes",
      "With no MODEL the embedded demo model runs. With --first-frame or --last-frame the clip starts or ends with a\n"
      "picture.",
      h3::run_generate},
+    // The flags of generate, so that one becomes the other by its first word.
+    {"plan", "", h3::kGenerate | h3::kPlan, "[MODEL]...",
+
+     "Say what a clip would need: memory, disk, time and kernels; run nothing",
+     "Takes the flags of h3 generate. The exit code is 1 when the clip does not fit into --ram or the machine.",
+     h3::run_plan},
     {"rerun", "", h3::kRerun, "CLIP", "Render a clip again from the settings inside it",
      "Writes CLIP-rerun beside it (or --output) and says whether the two files are identical.", h3::run_rerun},
     {"info", "", h3::kInfo, "[FILE]...", "Say what files are and what they still need",
@@ -30,8 +41,27 @@ constexpr h3::Command kCommands[] = {
      "up\n"
      "to its measured scores.",
      h3::run_bench_formats},
+    {"bench", "", h3::kBench, "ops|block|step|vae|e2e",
+     "Measure operations, a block, an evaluation, the decoders or a whole clip",
+     "Weights of release size are made by hash. Every result is checked before its time is printed: on the host "
+     "beside\n"
+     "the peak of the matrix unit and oneDNN. With --json one object a line.",
+     h3::run_bench_models},
+    {"compare", "", h3::kCompare, "A B", "Say how far two results lie apart",
+     "Two clips: PSNR, SSIM and the signal-to-noise ratio of the sound. Two .safetensors files of --dump, or two "
+     "folders\n"
+     "of them: relative L2, cosine (of embeddings row by row), and the first step that differs.",
+     h3::run_compare},
+    {"completions", "", h3::kCompletions, "bash|zsh|fish", "Print completions for a shell",
+     "For example: h3 completions bash > /etc/bash_completion.d/h3", run_completions},
     {"devices", "", h3::kDevices, "", "List what can compute here, and why something cannot", "", h3::run_devices},
 };
+
+int run_completions(h3::Arguments& arguments) {
+  const std::string shell = arguments.positional.size() == 1 ? arguments.positional[0] : "";
+  std::fputs(h3::completions_text(kCommands, shell).c_str(), stdout);
+  return 0;
+}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "backends/cpu/isa_level.h"
 #include "backends/cpu/packed_weights.h"
 #include "backends/cpu/peak.h"
+#include "backends/cpu/plan.h"
 #include "backends/ref/ref_ops.h"
 #include "backends/start_check.h"
 #include "base/error.h"
@@ -119,6 +120,25 @@ double host_matrix_peak(ThreadPool& pool, bool integer, double seconds) {
 const char* host_weights(Format format) {
   if (!stays_packed(format)) return "panels";
   return kernels_of(IsaLevel::scalar).expander(row_of(format).name) != nullptr ? "packed" : "packed, by rows";
+}
+
+DryRules dry_rules(const std::string& name, Context& context) {
+  if (name == "cpu") return cpu_dry_rules(context);
+  // The oracle packs every weight as f32; an accelerator holds what it multiplies.
+  DryRules rules;
+  rules.name = name;
+  rules.host = name == "ref";
+  const bool oracle = rules.host;
+  rules.linear = [oracle](const LinearSpec& spec) {
+    const int64_t bytes = oracle || spec.compute == Compute::f32 ? 4 : spec.compute == Compute::int8 ? 1 : 2;
+    LinearPlan plan;
+    plan.kernel = oracle ? "ref" : "library";
+    plan.bytes = bytes * spec.weight.rows * spec.weight.cols + static_cast<int64_t>(spec.bias.size()) * 4;
+    return plan;
+  };
+  rules.conv_bytes = [](const ConvSpec& spec) { return static_cast<int64_t>(spec.weight.size()) * 4; };
+  rules.attention_scratch = [](const AttentionArgs&) { return int64_t{0}; };
+  return rules;
 }
 
 }  // namespace h3

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/context.h"
+#include "ops/dry.h"
 #include "ops/ops.h"
 
 namespace h3 {
@@ -21,6 +22,9 @@ std::vector<BackendInfo> list_backends(Context& context);
 // name: "auto", "ref", "cpu", "cuda", "cuda:N". Error(usage) for an unknown name, Error(device) with the reason
 // otherwise.
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context);
+
+// What the back end `name` ("ref", "cpu", "cuda:0") makes of matmuls, attention and convolutions, for a dry run.
+DryRules dry_rules(const std::string& name, Context& context);
 
 // Operations a second of the host's matrix unit when it touches no memory, over all threads of the pool, measured for
 // about `seconds`: the yardstick of its kernels. 0 without such a unit.

@@ -22,6 +22,16 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
   device.set_cap(device.is_host() ? options_.budget.ram : cap_of_allocations(options_.budget));
 }
 
+Engine::Engine(const Engine& other, Context& context, Ops& ops)
+    : context_(context),
+      ops_(ops),
+      options_(other.options_),
+      files_(other.files_),
+      facts_(other.facts_),
+      parts_(std::make_unique<Parts>()) {
+  options_.budget = {};
+}
+
 Engine::~Engine() = default;
 
 void Engine::release() { *parts_ = Parts(); }

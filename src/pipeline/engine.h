@@ -40,6 +40,8 @@ struct RunHooks {
   // and a fit when the video VAE is new here.
   std::function<void(int step, int steps, const Image& picture)> on_preview;
   bool text_only = false;  // ends when the prompt embeddings went to the sink
+  std::function<void(const char* stage)> on_stage;  // before each
+  bool dry = false;  // the Ops compute nothing (plan.h): results are not judged
   // May replace the latent of visual condition `index` before it is noised (parity).
   std::function<void(size_t index, std::vector<float>& latent)> adjust_condition;
 };
@@ -48,8 +50,12 @@ class Engine {
  public:
   // Opens the files and recognises their parts; reads no weights yet.
   Engine(Context& context, Ops& ops, EngineOptions options);
+  // The same files on another device, nothing loaded.
+  Engine(const Engine& other, Context& context, Ops& ops);
   ~Engine();
 
+  Context& context() const { return context_; }
+  Ops& ops() const { return ops_; }
   const ModelFacts& facts() const { return facts_; }
   const ModelFiles& files() const { return files_; }
   Recipe recipe(const Resolved& resolved) const;

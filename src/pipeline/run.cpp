@@ -89,6 +89,7 @@ class Run {
 
 template <typename Work>
 void Run::stage(const char* name, int64_t items, const Work& work) {
+  if (hooks_.on_stage) hooks_.on_stage(name);
   const auto start = std::chrono::steady_clock::now();
   try {
     work();
@@ -100,7 +101,7 @@ void Run::stage(const char* name, int64_t items, const Work& work) {
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report_.stages.push_back({name, seconds, items});
-  engine_.context_.log.write(LogLevel::info, "%-18s %8.2f s", name, seconds);
+  if (!hooks_.dry) engine_.context_.log.write(LogLevel::info, "%-18s %8.2f s", name, seconds);
 }
 
 const Component& Run::component(Role role) const {
@@ -494,7 +495,7 @@ void Run::decode_video() {
             }
             run.rgb = cut.data();
           }
-          watchdog.add_frames(run.rgb, run.frames);
+          if (!hooks_.dry) watchdog.add_frames(run.rgb, run.frames);
           if (writer_) writer_->add_frames(run.rgb, run.frames);
           if (hooks_.on_frames) hooks_.on_frames(run);
           if (kept.f32.empty()) return;
@@ -509,7 +510,7 @@ void Run::decode_video() {
     if (!kept.f32.empty()) take({"frames", {std::move(kept)}, {}});
     if (writer_) report_.files = writer_->finish();
   });
-  report_.findings = watchdog.findings();
+  if (!hooks_.dry) report_.findings = watchdog.findings();
   for (const Finding& finding : report_.findings) {
     if (!finding.ok) report_.warnings.push_back(finding.text);
   }

@@ -48,6 +48,7 @@ struct Session::State {
   State(const SessionOptions& options, Log& log)
       : pool(checked_threads(options.threads)),
         context{pool, log},
+        ram_limit(options.ram_limit),
         ops(make_backend(options.device, context)),
         device(ops->name()) {
     if (options.shadow) ops = shadowed(std::move(ops), context);
@@ -58,6 +59,7 @@ struct Session::State {
 
   ThreadPool pool;
   Context context;
+  int64_t ram_limit;
   std::unique_ptr<Ops> ops;
   std::string device;  // of the back end that does the work
   std::optional<Engine> engine;
@@ -71,6 +73,13 @@ std::string Session::device() const { return state_->device; }
 Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine->facts()); }
 
 Placement Session::placement(const Resolved& resolved) { return state_->engine->placement(resolved); }
+
+RunPlan Session::plan(const Resolved& resolved, bool fresh_rates) {
+  PlanOptions options;
+  options.ram_limit = state_->ram_limit;
+  options.fresh_rates = fresh_rates;
+  return plan_run(*state_->engine, resolved, options);
+}
 
 std::vector<ModelId> Session::model_ids() const { return state_->engine->recipe({}).model_ids; }
 

@@ -8,6 +8,7 @@
 
 #include "base/control.h"
 #include "base/log.h"
+#include "pipeline/plan.h"
 #include "pipeline/report.h"
 #include "pipeline/request.h"
 #include "pipeline/setup.h"
@@ -31,6 +32,8 @@ class Session {
   std::string device() const;
   // Validates against this model.
   Resolved resolve(const Request& request) const;
+  // What the run will need; the limits are those of SessionOptions.
+  RunPlan plan(const Resolved& resolved, bool fresh_rates = false);
   // Renders; files as the request names them. Nothing is left behind on an error or a stop.
   RunReport run(const Resolved& resolved, const Control& control, const FrameSink& sink = {});
   // Encodes the prompt with its keyframes and writes what Request::prompt_embeds reads. Needs no transformer.

@@ -21,7 +21,8 @@ struct SessionOptions {
   MemoryBudget budget;
   int synthetic_layers = 0;  // above 0: random weights of release size instead of files
   bool synthetic_q4tp = false;
-  bool shadow = false;  // repeat every operation on the oracle and stop where the two differ
+  int64_t ram_limit = 0;     // bytes of RAM a run may take; 0 = no limit but the machine's
+  bool shadow = false;       // repeat every operation on the oracle and stop where the two differ
 };
 
 struct DeviceInfo {

@@ -1,0 +1,102 @@
+// h3 bench ops|block|step|vae|e2e.
+#include "bench/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "apps/cli/command.h"
+#include "apps/cli/run_flags.h"
+#include "apps/cli/terminal.h"
+#include "base/error.h"
+#include "base/nearest.h"
+
+namespace h3 {
+namespace {
+
+struct KindRow {
+  const char* name;
+  BenchKind kind;
+};
+
+constexpr KindRow kKinds[] = {{"ops", BenchKind::ops},
+                              {"block", BenchKind::block},
+                              {"step", BenchKind::step},
+                              {"vae", BenchKind::vae},
+                              {"e2e", BenchKind::e2e}};
+
+BenchKind kind_of(const Arguments& arguments) {
+  if (arguments.positional.size() != 1) {
+    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e or eval: h3 bench block");
+  }
+  const std::string& word = arguments.positional[0];
+  std::vector<std::string> names = {"eval"};
+  for (const KindRow& row : kKinds) {
+    if (word == row.name) return row.kind;
+    names.emplace_back(row.name);
+  }
+  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e or eval%s", word.c_str(),
+       suggestion(word, names).c_str());
+}
+
+Compute compute_of(const std::string& name) {
+  if (name == "f32") return Compute::f32;
+  if (name == "bf16") return Compute::bf16;
+  if (name == "f16") return Compute::f16;
+  if (name == "int8") return Compute::int8;
+  fail(Code::usage, "--precision: \"%s\" is not known, give f32, bf16, f16 or int8", name.c_str());
+}
+
+int checked(const Arguments& arguments, const char* name, int fallback, int low, int high) {
+  const int value = arguments.whole(name, fallback);
+  if (value < low || value > high) {
+    fail(Code::usage, "--%s: %d is not allowed, give %d to %d, for example %d", name, value, low, high, fallback);
+  }
+  return value;
+}
+
+std::vector<int64_t> row_counts(const std::string& text) {
+  std::vector<int64_t> rows;
+  std::string word;
+  for (const char c : text + ",") {
+    if (c != ',') {
+      word += c;
+      continue;
+    }
+    const bool whole = !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos;
+    if (!whole || std::atoi(word.c_str()) < 1) {
+      fail(Code::usage, "--rows: \"%s\" is not a number of rows, give a list such as 480,1874", word.c_str());
+    }
+    rows.push_back(std::atoi(word.c_str()));
+    word.clear();
+  }
+  return rows;
+}
+
+}  // namespace
+
+int run_bench_models(Arguments& arguments) {
+  Terminal terminal(level_of(arguments));
+  BenchOptions options;
+  options.kind = kind_of(arguments);
+  options.device = arguments.text("device", "auto");
+  options.threads = checked(arguments, "threads", 0, 0, 1024);
+  const Request request = arguments.request();
+  ModelBench& model = options.model;
+  const auto side = [](int value) { return std::min(std::max((value + 16) / 32 * 32, kMinSide), kMaxSide); };
+  model.width = side(request.width.value_or(512));
+  model.height = side(request.height.value_or(288));
+  model.frames = std::min(std::max(request.frames.value_or(39), 1), kMaxFrames);
+  model.layers = checked(arguments, "layers", 2, 1, 50);
+  model.compute = compute_of(arguments.text("precision", "bf16"));
+  model.repeats = checked(arguments, "repeats", 3, 1, 1000);
+  if (arguments.has("rows")) options.rows = row_counts(arguments.text("rows"));
+  const bool json = arguments.on("json");
+  run_bench(options, terminal.log(), [&](const Json& row) {
+    std::printf("%s\n", json ? row.dump().c_str() : bench_line(row).c_str());
+    std::fflush(stdout);
+  });
+  return 0;
+}
+
+}  // namespace h3

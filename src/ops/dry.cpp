@@ -1,0 +1,278 @@
+#include "ops/dry.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace h3 {
+namespace {
+
+// Addresses that may be read and written, so that model code cannot tell, without memory behind them until it does.
+class DryDevice final : public Device {
+ public:
+  // What is taken here is part of `whole` too.
+  explicit DryDevice(bool host, DryDevice* whole = nullptr) : host_(host), whole_(whole) {}
+  const char* name() const override { return host_ ? "host" : "accelerator"; }
+  bool is_host() const override { return host_; }
+  Buffer allocate(int64_t bytes, const char* what) override {
+    H3_ASSERT(bytes >= 0);
+    void* const data =
+        ::mmap(nullptr, mapped(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+      fail(Code::memory, "cannot plan: the system reserves no address space of %.1f MiB for %s", bytes / 1048576.0,
+           what);
+    }
+    count_taken(bytes);
+    charge(bytes);
+    return Buffer(this, data, bytes);
+  }
+  void release(void* data, int64_t bytes) noexcept override {
+    ::munmap(data, mapped(bytes));
+    count_given(bytes);
+    charge(-bytes);
+  }
+  void upload(const void* source, View to) override {
+    if (to.elements() > 0) std::memcpy(to.data, source, static_cast<size_t>(to.bytes()));
+  }
+  void download(View from, void* to) override {
+    if (from.elements() > 0) std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
+  }
+
+  // Memory of a stage: also scratch that the back end makes without an allocation of its caller's.
+  void charge(int64_t bytes) {
+    held_ += bytes;
+    if (whole_ != nullptr) {
+      whole_->part_ = held_;
+      whole_->charge(bytes);
+    }
+    if (held_ <= most_) return;
+    most_ = held_;
+    part_of_most_ = part_;
+  }
+  void begin_stage() {
+    most_ = held_;
+    part_of_most_ = part_;
+  }
+  int64_t held() const { return held_; }
+  int64_t most() const { return most_; }
+  int64_t part_of_most() const { return part_of_most_; }  // of a device that is part of this one
+
+ private:
+  static size_t mapped(int64_t bytes) { return static_cast<size_t>(std::max<int64_t>(bytes, 1)); }
+
+  bool host_;
+  DryDevice* whole_;
+  int64_t held_ = 0, most_ = 0, part_ = 0, part_of_most_ = 0;
+};
+
+struct DryLinear final : Linear {
+  Buffer held;
+  LinearPlan plan;
+};
+
+struct DryConv final : Conv {
+  Buffer held;
+};
+
+const char* name_of(Compute compute) {
+  switch (compute) {
+    case Compute::f32: return "f32";
+    case Compute::bf16: return "bf16";
+    case Compute::f16: return "f16";
+    case Compute::int8: return "int8";
+    case Compute::packed: return "packed";
+  }
+  return "?";
+}
+
+class Dry final : public DryOps {
+ public:
+  Dry(Context& context, DryRules rules)
+      : context_(context), rules_(std::move(rules)), device_(rules_.host), weights_(rules_.host, &device_) {
+    begin_stage("start");
+    need(rules_.scratch);
+  }
+
+  void begin_stage(const std::string& name) override {
+    close_stage();
+    booking_.stages.push_back({name, {}, 0, 0, 0});
+    device_.begin_stage();
+  }
+  const Booking& booking() const override {
+    const_cast<Dry*>(this)->close_stage();
+    return booking_;
+  }
+
+  const char* name() const override { return rules_.name.c_str(); }
+  Device& device() override { return device_; }
+  Context& context() override { return context_; }
+  void sync() override {}
+
+  std::unique_ptr<Linear> make_linear(LinearSpec spec) override {
+    auto linear = std::make_unique<DryLinear>();
+    linear->plan = rules_.linear(spec);
+    linear->label = std::move(spec.label);
+    linear->in = spec.weight.cols;
+    linear->out = spec.weight.rows;
+    linear->compute = spec.compute;
+    linear->kernel = linear->plan.kernel;
+    linear->refusals = linear->plan.refusals;
+    linear->bytes = linear->plan.bytes;
+    linear->held = weights_.allocate(linear->bytes, linear->label.c_str());
+    const std::string kind = std::string("pack ") + row_of(spec.weight.format()).name + " " + name_of(spec.compute);
+    book(kind, static_cast<double>(linear->in) * static_cast<double>(linear->out));
+    keep_sample(kind, spec.weight);
+    need(linear->plan.scratch);
+    return linear;
+  }
+  std::unique_ptr<Conv> make_conv(ConvSpec spec) override {
+    auto conv = std::make_unique<DryConv>();
+    conv->label = spec.label;
+    conv->kernel = "conv";
+    conv->bytes = rules_.conv_bytes(spec);
+    conv->held = weights_.allocate(conv->bytes, conv->label.c_str());
+    book("move", 8.0 * static_cast<double>(spec.weight.size()));
+    spec.weight = {};
+    spec.bias = {};
+    conv->spec = std::move(spec);
+    return conv;
+  }
+
+  void copy(const View& src, const View& dst) override { move(src, dst); }
+  void fill(const View& dst, float) override { move(dst, dst); }
+  void gather_rows(const View&, const View&, const View& dst) override { move(dst, dst); }
+  void scatter_rows(const View& src, const View&, const View&) override { move(src, src); }
+  void scatter_add_rows(const View& src, const View&, const View&) override { move(src, src); }
+  void linear(const Linear& weight, const View& x, const View& y) override;
+  void rms_norm(const View&, const View&, float, NormRounding, const View& y) override { rows(y, 1); }
+  void layer_norm(const View&, const View&, const View&, float, const View& y) override { rows(y, 1); }
+  void norm_modulate(const View&, const View&, float, const Modulation&, const View& h) override { rows(h, 1); }
+  void gated_add(const View& x, const View&, const Gate&) override { rows(x, 0.5); }
+  void gate_norm(const View& x, const View&, const Gate&, const View&, float, const Modulation&, const View&) override {
+    rows(x, 1.5);
+  }
+  void head_norm_rope(const View& x, const HeadNorm&, const Rope&) override { rows(x, 1); }
+  void swiglu(const View&, const View&, const View& out) override { exponential(out); }
+  void silu(const View&, const View& y) override { exponential(y); }
+  void gelu(const View&, Gelu, const View& y) override { exponential(y); }
+  void add(const View&, const View&, const View& out) override { rows(out, 0.5); }
+  void multiply(const View&, const View&, const View& out) override { rows(out, 0.5); }
+  void scaled_add(const View& x, const View&, const View&) override { rows(x, 0.5); }
+  void lincomb(const View&, const View&, const View&, const View& out) override { rows(out, 0.5); }
+  void channel_affine(const View&, const View&, const View&, const View& y) override { rows(y, 0.5); }
+  void attention(const AttentionArgs& args) override;
+  void conv(const Conv& conv, const View& x, const View& y) override;
+  void group_norm_silu(const View&, int, const View&, const View&, float, const View& y) override { exponential(y); }
+  void snake(const View&, const View&, const View&, const View& y) override { exponential(y); }
+  void aa_snake(const View&, const View&, const View&, const View&, const View&, const View& y) override {
+    book("snake", static_cast<double>(y.elements()));
+  }
+  void blend_tile(const TileBlend& args) override { move(args.out, args.out); }
+  void to_unit_range(const View&, const View&, const View&, const View& y) override { move(y, y); }
+  void l2_pair(const View& a, const View&, const View&) override { rows(a, 0.5); }
+  void check_finite(const View& x, const View&) override { move(x, x); }
+
+ private:
+  void book(const std::string& kind, double amount) {
+    Work& work = booking_.stages.back().work[kind];
+    work.calls += 1;
+    work.amount += amount;
+  }
+  void move(const View& src, const View& dst) { book("move", static_cast<double>(src.bytes() + dst.bytes())); }
+  void rows(const View& view, double passes) {
+    book(std::string("rows ") + h3::name_of(view.type), passes * static_cast<double>(view.elements()));
+  }
+  void exponential(const View& view) {
+    book(std::string("exp ") + h3::name_of(view.type), static_cast<double>(view.elements()));
+  }
+  void keep_sample(const std::string& kind, const MatrixSource& weight) {
+    constexpr double kValues = 1 << 20;
+    MatrixSource& sample = booking_.samples[kind];
+    const auto values = [](const MatrixSource& source) { return static_cast<double>(source.rows * source.cols); };
+    if (values(sample) >= kValues || values(sample) >= values(weight)) return;
+    sample = {};
+    for (const MatrixSource::Part& part : weight.parts) {
+      const int64_t room = static_cast<int64_t>(kValues) / weight.cols + 1 - sample.rows;
+      if (room <= 0) break;
+      sample.append(part.matrix, part.first, std::min(part.rows, room));
+    }
+  }
+  void need(int64_t scratch) {
+    if (scratch <= booking_.scratch) return;
+    device_.charge(scratch - booking_.scratch);
+    booking_.scratch = scratch;
+  }
+  void use(ShapeUse shape) {
+    for (ShapeUse& known : booking_.shapes) {
+      if (known.op != shape.op || known.shape != shape.shape || known.kernel != shape.kernel) continue;
+      known.calls += 1;
+      known.flop += shape.flop;
+      return;
+    }
+    booking_.shapes.push_back(std::move(shape));
+  }
+  void close_stage() {
+    if (booking_.stages.empty()) return;
+    StageBooking& stage = booking_.stages.back();
+    stage.peak = device_.most();
+    stage.weights = device_.part_of_most();
+    stage.held = device_.held();
+  }
+
+  Context& context_;
+  DryRules rules_;
+  DryDevice device_, weights_;
+  Booking booking_;
+};
+
+void Dry::linear(const Linear& weight, const View& x, const View&) {
+  const auto& linear = static_cast<const DryLinear&>(weight);
+  const int64_t count = x.dim[0];
+  const double flop =
+      2.0 * static_cast<double>(count) * static_cast<double>(weight.in) * static_cast<double>(weight.out);
+  book(std::string("linear ") + name_of(weight.compute), flop);
+  const int64_t most = linear.plan.scratch_rows > 0 ? std::min(count, linear.plan.scratch_rows) : count;
+  need(linear.plan.scratch + most * linear.plan.row_scratch);
+  use({"linear", weight.label,
+       strf("%lld x %lld -> %lld", static_cast<long long>(count), static_cast<long long>(weight.in),
+            static_cast<long long>(weight.out)),
+       linear.plan.kernel, linear.plan.refusals, 1, flop});
+}
+
+void Dry::attention(const AttentionArgs& args) {
+  const int at = args.q.rank - 3;
+  const double batch = at > 0 ? static_cast<double>(args.q.dim[0]) : 1;
+  const int64_t queries = args.q.dim[at], heads = args.q.dim[at + 1], width = args.q.dim[at + 2];
+  const int64_t keys = args.k.dim[at];
+  const double flop = (args.causal ? 2.0 : 4.0) * batch * static_cast<double>(queries) * static_cast<double>(keys) *
+                      static_cast<double>(heads * width);
+  book(std::string("attention ") + h3::name_of(args.q.type), flop);
+  need(rules_.scratch + rules_.attention_scratch(args));
+  use({"attention",
+       "",
+       strf("%lld x %lld, %lld heads of %lld%s", static_cast<long long>(queries), static_cast<long long>(keys),
+            static_cast<long long>(heads), static_cast<long long>(width), args.causal ? ", causal" : ""),
+       h3::name_of(args.q.type),
+       {},
+       batch,
+       flop});
+}
+
+void Dry::conv(const Conv& conv, const View&, const View& y) {
+  const ConvSpec& spec = conv.spec;
+  double taps = static_cast<double>(spec.in) * spec.kernel[0] * spec.kernel[1] * spec.kernel[2];
+  if (spec.kind == ConvKind::transposed1d) taps /= spec.stride[2];
+  book(std::string("conv ") + name_of(spec.compute), 2 * taps * static_cast<double>(y.elements()));
+}
+
+}  // namespace
+
+std::unique_ptr<DryOps> make_dry_ops(Context& context, DryRules rules) {
+  return std::make_unique<Dry>(context, std::move(rules));
+}
+
+}  // namespace h3

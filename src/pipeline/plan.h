@@ -1,0 +1,70 @@
+// What a request will need before anything is computed: memory, disk, time, and the kernels that will do it. The plan
+// is the run itself on operations that only count (ops/dry.h), so what a run learns to do is planned without being
+// told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "ops/dry.h"
+#include "pipeline/request.h"
+
+namespace h3 {
+
+class Engine;
+
+struct PlanPart {
+  std::string name;   // "transformer", "working memory of denoise", "program"
+  int64_t bytes = 0;  // while it is held
+};
+
+// One memory: the host's RAM or a card's.
+struct MemoryPlan {
+  std::vector<PlanPart> parts;  // not all are held at the same time
+  std::string peak_stage;
+  int64_t peak = 0;
+  int64_t available = 0;  // what may be used: the limit asked for, else what the system has; 0 = unknown
+  bool limited = false;   // `available` is a limit that was asked for
+  bool fits() const { return available == 0 || peak <= available; }
+};
+
+struct PlanStage {
+  std::string stage;
+  double seconds = 0;
+};
+
+struct RunPlan {
+  std::string device;
+  MemoryPlan ram;         // anonymous memory of the process; mapped model files come and go with the page cache
+  MemoryPlan vram;        // empty on the host
+  int64_t disk = 0;       // bytes written, about; 0 = no file
+  int64_t disk_free = 0;  // where they go; 0 = unknown
+  double seconds = 0;     // without encoding the file
+  std::vector<PlanStage> stages;
+  std::vector<ShapeUse> shapes;  // distinct matmuls and attentions, the most work first
+
+  Json to_json() const;
+  // For a terminal. `explain` adds, per shape, why better kernels refused.
+  std::string to_text(bool explain) const;
+};
+
+struct PlanOptions {
+  int64_t ram_limit = 0, vram_limit = 0;  // bytes; 0 = what the machine has
+  bool fresh_rates = false;               // measure the machine again instead of trusting the cache
+  bool time = true;                       // estimate seconds
+};
+
+RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& options);
+
+// Error(memory) with what is needed, what there is and what would help, when a memory of the plan does not fit.
+void check_plan(const RunPlan& plan, const Resolved& resolved);
+
+std::string bytes_text(int64_t bytes);      // "1.25 GiB"
+std::string duration_text(double seconds);  // "14 s", "3 min 20 s", "2 h 10 min"
+
+// Memory of this process that no file backs (RssAnon), now; 0 where the system does not tell.
+int64_t anonymous_bytes();
+
+}  // namespace h3
