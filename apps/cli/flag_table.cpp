@@ -26,7 +26,8 @@ constexpr Flag kFlags[] = {
     {"Model", "qkv-order", "", K::choice, "ORDER", "as the files declare", "contiguous, interleaved", "", "", false,
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
-    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false, kGenerate | kBench,
+    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false,
+     kGenerate | kBench,
      "Made-up weights of release size instead of files, in bf16 or 4 bits: to measure time and memory. The clip shows "
      "nothing."},
     {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate | kBench,
@@ -89,7 +90,8 @@ constexpr Flag kFlags[] = {
      "", false, kGenerate | kBenchEval | kBench, "Arithmetic of the transformer and the text encoder."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
-    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false, kRun | kBench | kBenchFormats,
+    {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
+     kRun | kBench | kBenchFormats,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
@@ -97,7 +99,7 @@ constexpr Flag kFlags[] = {
      "the same to the byte; auto takes the first that fits."},
     {"Computing", "vram", "--max-vram", K::text, "SIZE", "what the card has free", "", "", "", false, kRun,
      "Never hold more than this on the card, for example 12G."},
-    {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kRender | kServe,
+    {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kGenerate,
      "Refuse before the first step what would take more memory than this."},
     {"Computing", "explain", "", K::none, "", "off", "", "", "", false, kPlan,
      "Say for every distinct matmul why better kernels were refused."},
