@@ -33,7 +33,7 @@ struct ProfileRow {
 
 constexpr ProfileRow kProfiles[] = {
     {"diffusers", "linspace", "euler", Fit::cover, Fit::stretch, "official"},
-    {"comfy", "simple", "euler", Fit::cover, Fit::cover, "match"},
+    {"comfy", "simple", "res_multistep", Fit::cover, Fit::cover, "match"},
     {"cortiq", "two-clock", "two-clock", Fit::cover, Fit::stretch, "official"},
     {"sdcpp", "discrete", "euler", Fit::stretch, Fit::stretch, "max"},
 };

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ops/ops.h"
 #include "sampling/schedule.h"
@@ -26,6 +27,13 @@ class Sampler {
   // The clean latents, after the last advance.
   virtual Streams result() = 0;
 };
+
+// Exponential integrator of second order between the levels sigma[i] and sigma[i + 1], neither 0, with the model's
+// estimates of steps i and i - 1 (spec dit 6.3): x = decay x + h (b1 D_i + b2 D_{i-1}). In double.
+struct MultistepRow {
+  double h = 0, c2 = 0, b1 = 0, b2 = 0, decay = 0;
+};
+MultistepRow multistep_row(const std::vector<double>& sigma, int step);
 
 struct SamplerRow {
   const char* name;
