@@ -204,6 +204,31 @@ TEST_P(DemoReference, Picture) {
   expect_close(got, want, {.max_abs = 0.5 / 255 + 1e-4}, "frames");
 }
 
+// Peak signal-to-noise of the fast decode against the exact one, of pixels in 0 .. 1.
+TEST_P(DemoReference, PictureInBf16KeepsFortyFiveDecibels) {
+  std::vector<float> pictures[2];
+  for (const Compute compute : {Compute::f32, Compute::bf16}) {
+    const auto vae = load_video_vae(*ops_, part(Role::video_vae), {.compute = compute, .encoder = false});
+    std::vector<float>& picture = pictures[compute == Compute::bf16];
+    vae->decode(golden("latents").data(), latent_frames(frames_), latent_height(), latent_width(), control_,
+                [&](const FrameRun& run) {
+                  const int64_t count = int64_t{3} * run.frames * run.height * run.width;
+                  picture.insert(picture.end(), run.rgb, run.rgb + count);
+                });
+  }
+  ASSERT_EQ(pictures[0].size(), pictures[1].size());
+  ASSERT_FALSE(pictures[0].empty());
+  double squares = 0;
+  for (size_t i = 0; i < pictures[0].size(); ++i) {
+    const double d = static_cast<double>(pictures[1][i]) - static_cast<double>(pictures[0][i]);
+    squares += d * d;
+  }
+  const double decibels = -10 * std::log10(squares / static_cast<double>(pictures[0].size()));
+  RecordProperty("decibels", std::to_string(decibels));
+  EXPECT_GE(decibels, 45) << "bf16 against f32";
+  EXPECT_LT(decibels, 120) << "the two decodes are the same: nothing was rounded";
+}
+
 TEST_P(DemoReference, Sound) {
   const auto vae = load_audio_vae(*ops_, part(Role::audio_vae));
   const int latents = audio_latents(frames_);

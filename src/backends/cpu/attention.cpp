@@ -11,7 +11,7 @@ namespace h3 {
 namespace {
 
 constexpr int64_t kQueryBlock = 64;                   // rounded up to the panel height
-constexpr int kTileKeySteps = 16;                     // k steps of P V at a time when scores stay in tiles
+constexpr int kTileKeySteps = 32;                     // k steps of P V at a time when scores stay in tiles
 constexpr int64_t kPackedBudget = int64_t{96} << 20;  // bytes of packed keys and values at a time
 
 struct Plan {
@@ -36,7 +36,7 @@ struct Plan {
     tiles = gemm->softmax != nullptr && args.scale > 0;
     isa::Gemm weights = *gemm;
     if (tiles) weights.slice_steps = kTileKeySteps;
-    query_block = round_up(kQueryBlock, gemm->mr);
+    query_block = tiles ? gemm->mr : round_up(kQueryBlock, gemm->mr);
     key_block = int64_t{1} * weights.slice_steps * gemm->kr;
     dim_padded = round_up(dim, gemm->nr);
     q = Packed(*gemm, true, query_block, dim);

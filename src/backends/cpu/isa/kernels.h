@@ -124,7 +124,8 @@ struct SoftmaxArgs {
 };
 
 // The same for one panel of rows whose scores and accumulators are C tiles, contiguous but for the steps between panels
-// of columns; the weights become a packed panel of A. The running maximum is that of scale * s * log2(e).
+// of columns; the weights become a packed panel of A. `maximum` is what the weights of a row are relative to, a value
+// near the highest scale * s * log2(e); -Inf before the first block.
 struct TileSoftmaxArgs {
   const float* scores = nullptr;
   int64_t scores_panel = 0;  // elements from one panel of keys to the next

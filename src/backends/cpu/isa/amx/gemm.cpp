@@ -23,7 +23,7 @@ constexpr int kSliceSteps = 8;
 // Lines fetched into the second-level cache (First: into the first), Lines per step.
 template <int Lines, bool First = false>
 inline __attribute__((always_inline)) void fetch(const std::byte*& next) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < Lines; ++i) _mm_prefetch(next + 64 * i, First ? _MM_HINT_T0 : _MM_HINT_T1);
   next += 64 * Lines;
 }
@@ -35,7 +35,7 @@ constexpr int64_t kAhead = 2 * kStepBytes;
 // FirstB: what is fetched of B will be used at once, not in the next slice.
 template <bool Integer, int LinesA, int LinesB, bool FirstB>
 inline __attribute__((always_inline)) void step(const std::byte*& a, const std::byte*& b, const std::byte*& next_a,
-                                                const std::byte*& next_b) {
+                                                const std::byte*& next_b, const std::byte*& next_c) {
   const std::byte* ahead = a + kAhead;
   _tile_loadd(4, a, 64);
   _tile_loadd(6, b, 64);
@@ -48,6 +48,7 @@ inline __attribute__((always_inline)) void step(const std::byte*& a, const std::
   H3_TILE_MULTIPLY(1, 4, 7)
   _tile_loadd(5, a + kTileBytes, 64);
   fetch<8, true>(ahead);
+  fetch<8, true>(next_c);
   H3_TILE_MULTIPLY(2, 5, 6)
   fetch<8, true>(ahead);
   H3_TILE_MULTIPLY(3, 5, 7)
@@ -61,6 +62,7 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
                                                  const ResultLayout& layout, bool add, const std::byte* next_a,
                                                  const std::byte* next_b) {
   const int64_t row_bytes = layout.row * 4;
+  const std::byte* next_c = reinterpret_cast<const std::byte*>(c + layout.m_panel);  // the next to be multiplied
   float* const c01 = c + layout.tile_right;
   float* const c10 = c + layout.tile_down;
   float* const c11 = c10 + layout.tile_right;
@@ -77,9 +79,9 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
   }
   if (steps == kSliceSteps) {
 #pragma GCC unroll 8
-    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
+    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b, next_c);
   } else {
-    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
+    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b, next_c);
   }
   _tile_stored(0, c, row_bytes);
   _tile_stored(1, c01, row_bytes);
@@ -111,8 +113,9 @@ void walk_for(const GemmBlock& block) {
   if (block.m_panels >= 16) return walk<Integer, LinesA, 2>(block);
   if (block.m_panels >= 11) return walk<Integer, LinesA, 3>(block);
   if (block.m_panels >= 8) return walk<Integer, LinesA, 4>(block);
-  walk<Integer, LinesA, 16, true>(
-      block);  // few rows, and attention: the next panel of B goes straight to the first level
+  // Few rows, and attention: the next panel of B goes straight to the first level.
+  if (block.m_panels >= 2) return walk<Integer, LinesA, 16, true>(block);
+  walk<Integer, LinesA, 32, true>(block);
 }
 
 template <bool Integer>
