@@ -35,7 +35,7 @@ constexpr int64_t kAhead = 2 * kStepBytes;
 // FirstB: what is fetched of B will be used at once, not in the next slice.
 template <bool Integer, int LinesA, int LinesB, bool FirstB>
 inline __attribute__((always_inline)) void step(const std::byte*& a, const std::byte*& b, const std::byte*& next_a,
-                                                const std::byte*& next_b, const std::byte*& next_c) {
+                                                const std::byte*& next_b) {
   const std::byte* ahead = a + kAhead;
   _tile_loadd(4, a, 64);
   _tile_loadd(6, b, 64);
@@ -48,7 +48,6 @@ inline __attribute__((always_inline)) void step(const std::byte*& a, const std::
   H3_TILE_MULTIPLY(1, 4, 7)
   _tile_loadd(5, a + kTileBytes, 64);
   fetch<8, true>(ahead);
-  fetch<8, true>(next_c);
   H3_TILE_MULTIPLY(2, 5, 6)
   fetch<8, true>(ahead);
   H3_TILE_MULTIPLY(3, 5, 7)
@@ -62,7 +61,6 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
                                                  const ResultLayout& layout, bool add, const std::byte* next_a,
                                                  const std::byte* next_b) {
   const int64_t row_bytes = layout.row * 4;
-  const std::byte* next_c = reinterpret_cast<const std::byte*>(c + layout.m_panel);  // the next to be multiplied
   float* const c01 = c + layout.tile_right;
   float* const c10 = c + layout.tile_down;
   float* const c11 = c10 + layout.tile_right;
@@ -79,9 +77,9 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
   }
   if (steps == kSliceSteps) {
 #pragma GCC unroll 8
-    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b, next_c);
+    for (int k = 0; k < kSliceSteps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
   } else {
-    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b, next_c);
+    for (int64_t k = 0; k < steps; ++k) step<Integer, LinesA, LinesB, FirstB>(a, b, next_a, next_b);
   }
   _tile_stored(0, c, row_bytes);
   _tile_stored(1, c01, row_bytes);
