@@ -64,9 +64,12 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
     case BenchKind::ops: return bench_ops(*ops, options, emit);
     case BenchKind::block: return bench_block(*ops, options, emit);
     case BenchKind::step: return emit(bench_step(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
-    case BenchKind::vae:
-      emit(bench_video_decode(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
+    case BenchKind::vae: {
+      const Ceiling ceiling = measure_ceiling(*ops, options.model.compute);
+      emit(bench_video_decode(*ops, options.model, ceiling));
+      emit(bench_video_encode(*ops, options.model, ceiling));
       return emit(bench_audio_decode(*ops, options.model));
+    }
     case BenchKind::e2e: break;
   }
 }

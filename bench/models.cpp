@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/compare.h"
 #include "base/context.h"
 #include "base/control.h"
 #include "base/error.h"
@@ -194,6 +195,64 @@ Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
       .set("compute", compute_name(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
   row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
+  return row;
+}
+
+// Smooth pictures that move, so that no tile is like another; RGB.
+std::vector<std::vector<uint8_t>> moving_frames(int frames, int height, int width) {
+  std::vector<std::vector<uint8_t>> out;
+  for (int i = 0; i < frames; ++i) {
+    std::vector<uint8_t>& rgb = out.emplace_back();
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        for (int c = 0; c < 3; ++c) {
+          const int phase = (x * (c + 1) + 2 * y + 6 * i) & 511;
+          rgb.push_back(static_cast<uint8_t>(phase < 256 ? phase : 511 - phase));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+std::unique_ptr<VideoVae> bench_encoder(Ops& ops, Compute compute) {
+  VideoVaeOptions options;
+  options.encoder_compute = compute;
+  options.decoder = false;
+  return load_video_vae(ops, synthetic_video_vae(1, 2), options);
+}
+
+Json bench_video_encode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
+  const Control control;
+  ops.device().reset_peak();
+  const std::unique_ptr<VideoVae> vae = bench_encoder(ops, o.compute);
+  const auto encode = [&](VideoVae& with, const std::vector<std::vector<uint8_t>>& frames, int height, int width) {
+    const PixelSource source = [&](int first, int count, float* planar) {
+      for (int i = 0; i < count; ++i) normalise_pixels(frames[first + i].data(), width, height, planar, count, i);
+    };
+    return with.encode_moments(source, static_cast<int>(frames.size()), height, width, control);
+  };
+  constexpr int kTile = 256, kClip = 17;
+  const std::vector<std::vector<uint8_t>> tile = moving_frames(kClip, kTile, kTile);
+  const std::vector<float> narrow = encode(*vae, tile, kTile, kTile);
+  const std::vector<float> wide = encode(*bench_encoder(ops, Compute::f32), tile, kTile, kTile);
+  const double error = compare_values(narrow, wide, {.rel_l2 = kEncodeLimit}).rel_l2;
+  if (!(error <= kEncodeLimit) && o.compute == Compute::f16) {
+    fail(Code::data, "video_encode in f16 is %.2e from f32, at most %.0e is allowed", error, kEncodeLimit);
+  }
+  const std::vector<std::vector<uint8_t>> clip = moving_frames(o.frames, o.height, o.width);
+  std::vector<float> moments, first;
+  const std::vector<double> seconds = time_runs(ops, std::max(o.repeats, 1), [&] {
+    moments = encode(*vae, clip, o.height, o.width);
+    if (first.empty()) first = moments;
+  });
+  // Spec vae 15.2: 8.95 TFLOP per tile of 17 frames.
+  const double tiles = static_cast<double>(tile_axis(o.height).starts.size() * tile_axis(o.width).starts.size());
+  const double clips = std::ceil(static_cast<double>(o.frames) / kClip);
+  Json row = report_of("video_encode", ops, seconds, 8.95 * tiles * clips, ceiling.matmul_tflops);
+  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("compute", compute_name(o.compute));
+  row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->encode_bytes(o.frames, o.height, o.width));
+  row.set("rel_l2", error).set("finite", all_finite(moments)).set("repeatable", first == moments);
   return row;
 }
 

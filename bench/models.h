@@ -31,6 +31,9 @@ Ceiling measure_ceiling(Ops& ops, Compute compute);
 // device bytes, finite, repeatable.
 Json bench_step(Ops& ops, const ModelBench& options, const Ceiling& ceiling);
 Json bench_video_decode(Ops& ops, const ModelBench& options, const Ceiling& ceiling);
+// A clip as a reference. rel_l2: of one tile against the same encode in f32; above kEncodeLimit is Error(data).
+inline constexpr double kEncodeLimit = 2e-3;
+Json bench_video_encode(Ops& ops, const ModelBench& options, const Ceiling& ceiling);
 Json bench_audio_decode(Ops& ops, const ModelBench& options);
 
 }  // namespace h3

@@ -17,7 +17,7 @@ namespace h3 {
 namespace {
 
 constexpr Limits kFloat{.rel_l2 = 2e-6};  // golden/README 12: video VAE float32
-constexpr Limits kHalf{.rel_l2 = 2e-3};   // decode with f16 operands
+constexpr Limits kHalf{.rel_l2 = 2e-3};   // decode and encode with f16 operands
 
 Component open_component(const std::string& folder) {
   Component component;
@@ -134,6 +134,11 @@ void encode_case(Suite& suite, const GoldenFile& file, const Component& componen
     if (stage == "pixels") continue;
     if (stage == "moments") {
       suite.check(label, moments, file.f32(tensor), kFloat);
+      options.encoder_compute = Compute::f16;
+      options.observe = {};
+      const std::unique_ptr<VideoVae> half = load_video_vae(suite.ops(), component, options);
+      suite.check(label + ".f16", half->encode_moments(pixels.data(), frames, h, w, Control()), file.f32(tensor),
+                  kHalf);
     } else if (stage == "condition_latent") {
       check_condition(suite, label, *vae, moments, file.f32(tensor));
     } else if (!stages.contains(stage)) {

@@ -160,10 +160,10 @@ std::unique_ptr<VideoVae> load_video_vae(Ops& ops, const Component& component, c
 void normalise_pixels(const uint8_t* rgb, int width, int height, float* planar, int frames, int index) {
   const int64_t pixels = static_cast<int64_t>(width) * height;
   for (int64_t c = 0; c < 3; ++c) {
+    float value[256];
+    for (int i = 0; i < 256; ++i) value[i] = (static_cast<float>(i) / 255.0f - kPixelMean[c]) / kPixelStd[c];
     float* const plane = planar + (c * frames + index) * pixels;
-    for (int64_t i = 0; i < pixels; ++i) {
-      plane[i] = (static_cast<float>(rgb[3 * i + c]) / 255.0f - kPixelMean[c]) / kPixelStd[c];
-    }
+    for (int64_t i = 0; i < pixels; ++i) plane[i] = value[rgb[3 * i + c]];
   }
 }
 

@@ -1,7 +1,8 @@
 // Convolutions as implicit matmuls with f32 FMAs: out[o, p] = sum over (channel, taps) of w[o, k] x[k at p]. The order
-// of k is fixed.
+// of k is fixed. 3-D ones of 16-bit operands: conv_tensor.cu.
 #include <utility>
 
+#include "backends/cuda/conv.h"
 #include "backends/cuda/kernels/common.cuh"
 #include "codec/scalar.h"
 
@@ -9,11 +10,6 @@ namespace h3::cuda {
 namespace {
 
 constexpr int kOut = 64, kPos = 64, kDepth = 16, kThreads = 256;
-
-struct CudaConv final : Conv {
-  Buffer weight, bias_buffer;  // [out, depth] f32; bias [out] f32
-  int64_t depth = 0;
-};
 
 struct Shape {
   int64_t x_stride[4], y_stride[4];  // channel, t, h, w; elements
@@ -126,13 +122,11 @@ void set_strides(const View& view, int64_t (&stride)[4], int64_t (&extent)[3]) {
 
 }  // namespace
 
-std::unique_ptr<Conv> CudaOps::make_conv(ConvSpec spec) {
-  auto conv = std::make_unique<CudaConv>();
-  conv->label = spec.label;
-  conv->kernel = "implicit_f32_fma";
-  const int64_t taps = int64_t{spec.kernel[0]} * spec.kernel[1] * spec.kernel[2];
-  conv->depth = spec.in * taps;
-  H3_ASSERT(static_cast<int64_t>(spec.weight.size()) == spec.out * conv->depth);
+namespace {
+
+void pack_weight(CudaDevice& device, CudaConv& conv) {
+  const ConvSpec& spec = conv.spec;
+  const int64_t taps = conv.depth / spec.in;
   std::vector<float> packed(spec.weight.size());
   for (int64_t o = 0; o < spec.out; ++o) {
     for (int64_t c = 0; c < spec.in; ++c) {
@@ -143,15 +137,31 @@ std::unique_ptr<Conv> CudaOps::make_conv(ConvSpec spec) {
       }
     }
   }
-  conv->weight = device_.allocate(static_cast<int64_t>(packed.size()) * 4, spec.label.c_str());
-  device_.upload(packed.data(),
-                 make_view(device_, conv->weight.data(), DType::f32, {static_cast<int64_t>(packed.size())}));
-  if (!spec.bias.empty()) {
-    conv->bias_buffer = device_.allocate(spec.out * 4, spec.label.c_str());
-    device_.upload(spec.bias.data(), make_view(device_, conv->bias_buffer.data(), DType::f32, {spec.out}));
+  conv.weight = device.allocate(static_cast<int64_t>(packed.size()) * 4, spec.label.c_str());
+  device.upload(packed.data(),
+                make_view(device, conv.weight.data(), DType::f32, {static_cast<int64_t>(packed.size())}));
+  conv.kernel = "implicit_f32_fma";
+}
+
+}  // namespace
+
+std::unique_ptr<Conv> CudaOps::make_conv(ConvSpec spec) {
+  auto conv = std::make_unique<CudaConv>();
+  conv->label = spec.label;
+  conv->depth = spec.in * spec.kernel[0] * spec.kernel[1] * spec.kernel[2];
+  H3_ASSERT(static_cast<int64_t>(spec.weight.size()) == spec.out * conv->depth);
+  conv->spec = std::move(spec);
+  const bool narrow = conv->spec.compute == Compute::bf16 || conv->spec.compute == Compute::f16;
+  if (narrow && conv->spec.kind == ConvKind::conv3d) {
+    pack_tensor_weight(device_, *conv);
+  } else {
+    pack_weight(device_, *conv);
+  }
+  if (!conv->spec.bias.empty()) {
+    conv->bias_buffer = device_.allocate(conv->spec.out * 4, conv->label.c_str());
+    device_.upload(conv->spec.bias.data(), make_view(device_, conv->bias_buffer.data(), DType::f32, {conv->spec.out}));
   }
   conv->bytes = conv->weight.bytes() + conv->bias_buffer.bytes();
-  conv->spec = std::move(spec);
   conv->spec.weight = {};
   conv->spec.bias = {};
   return conv;
@@ -167,6 +177,7 @@ void CudaOps::conv(const Conv& base, const View& x, const View& y) {
   int64_t expected[3];
   conv.output_extent(s.in, expected);
   H3_ASSERT(expected[2] == s.out[2] && (x.rank == 2 || (expected[0] == s.out[0] && expected[1] == s.out[1])));
+  if (conv.tensor) return conv_tensor(*this, conv, x, y);
   for (int i = 0; i < 3; ++i) {
     s.kernel[i] = spec.kernel[i], s.stride[i] = spec.stride[i], s.dilation[i] = spec.dilation[i],
     s.pad[i] = spec.pad_before[i];
