@@ -4,8 +4,8 @@
 # placements, times the release-size model, and leaves docs/measurements/gpu_check.json to be committed.
 #
 # usage: tools/gpu_check.sh [RESULTS]     the folder of logs and reports; default build/gpu_check
-# H3_GOLDEN names a folder of golden data beside tests/data/golden; PEER_ROWS=1874,19300,37726 also times the same block in
-# torch (bench/peer_torch.py).
+# H3_GOLDEN names a folder of golden data beside tests/data/golden; H3_COMMIT the commit, where the sources are no repository
+# of their own; PEER_ROWS=1874,19300,37726 also times the same block in torch (bench/peer_torch.py).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD out=$(realpath -m "${1:-build/gpu_check}") start=$SECONDS
@@ -25,7 +25,7 @@ step "building"
     cmake --build build/bare-cuda -j "$(nproc)"; } >"$out/build.log" 2>&1 ||
   { grep -B2 -A6 -m3 'error' "$out/build.log"; exit 1; }
 h3=$root/build/bare-cuda/bin/h3
-(git rev-parse HEAD 2>/dev/null || echo "${H3_COMMIT:-unknown}") >"$out/commit"
+{ [ -n "${H3_COMMIT:-}" ] && echo "$H3_COMMIT" || git rev-parse HEAD || echo unknown; } >"$out/commit" 2>/dev/null
 "$h3" devices >"$out/devices" 2>&1
 grep -m1 '^cuda:0' "$out/devices" | sed 's/  */ /g' >"$out/device"
 cat "$out/device"
@@ -33,8 +33,9 @@ cat "$out/device"
 step "parity"
 i=0
 for folder in tests/data/golden ${H3_GOLDEN:-}; do
-  "${h3}-parity" --golden "$folder" --backend cuda:0 >"$out/parity$((i++)).log" 2>&1
-  tail -n 1 "$out"/parity$((i - 1)).log
+  "${h3}-parity" --golden "$folder" --backend cuda:0 >"$out/parity$i.log" 2>&1
+  tail -n 1 "$out/parity$i.log"
+  i=$((i + 1))
 done
 
 step "sanitizer"
