@@ -262,6 +262,24 @@ std::vector<std::string> Arguments::all(const char* name) const {
   return values;
 }
 
+namespace {
+
+// The clip that a sound was given for is the one named last.
+void set_video_sound(std::vector<Reference>& references, const std::string& file) {
+  for (auto reference = references.rbegin(); reference != references.rend(); ++reference) {
+    if (reference->kind != Reference::Kind::video) continue;
+    if (!reference->sound.empty()) {
+      fail(Code::usage, "--ref-video-audio: %s already has the sound %s, give each right after its --ref-video",
+           reference->path.c_str(), reference->sound.c_str());
+    }
+    reference->sound = file;
+    return;
+  }
+  fail(Code::usage, "--ref-video-audio: %s stands before any --ref-video, give it after its clip", file.c_str());
+}
+
+}  // namespace
+
 Request Arguments::request() const {
   Request request;
   const auto set = [&](const char* field, const Json& value, const Given& entry) {
@@ -291,6 +309,13 @@ Request Arguments::request() const {
       if (!text.empty() && text.back() == '\n') text.pop_back();
       if (!text.empty() && text.back() == '\r') text.pop_back();
       set("prompt", text, entry);
+    } else if (name == "ref-image" || name == "ref-video" || name == "ref-audio") {
+      using Kind = Reference::Kind;
+      Reference& reference = request.references.emplace_back();
+      reference.kind = name == "ref-image" ? Kind::image : name == "ref-video" ? Kind::video : Kind::audio;
+      reference.path = value;
+    } else if (name == "ref-video-audio") {
+      set_video_sound(request.references, value);
     } else if (name == "dump") {
       const size_t equals = value.find('=');
       request.dumps.emplace_back(value.substr(0, equals), value.substr(equals + 1));

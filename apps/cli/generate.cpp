@@ -68,6 +68,7 @@ void write_report(const std::string& path, const RunReport& report) {
 void tell_before(Terminal& terminal, const Resolved& resolved, const Session& session) {
   for (const std::string& note : resolved.notes) terminal.message("note: " + note);
   for (const std::string& warning : resolved.warnings) terminal.log().write(LogLevel::warn, "%s", warning.c_str());
+  for (const std::string& line : reference_table(resolved)) terminal.message(line);
   for (const Choice& choice : resolved.choices) {
     terminal.log().write(LogLevel::info, "%-18s %s (%s)", choice.field.c_str(), choice.value.c_str(),
                          choice.from.c_str());
