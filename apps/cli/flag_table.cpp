@@ -30,7 +30,8 @@ constexpr Flag kFlags[] = {
      kGenerate | kBench,
      "Made-up weights of release size instead of files, in bf16 or 4 bits: to measure time and memory. The clip shows "
      "nothing."},
-    {"Model", "layers", "", K::whole, "N", "2", "1..50", "", "", false, kGenerate | kBench,
+    {"Model", "layers", "", K::whole, "N", "2; 50 for bench turbo", "1..50", "", "", false,
+     kGenerate | kBench | kBenchTurbo,
      "Layers of each part with --weights random."},
 
     {"What to render", "prompt", "-p", K::text, "TEXT", "", "", "prompt", "prompt", false, kGenerate,
@@ -98,7 +99,31 @@ constexpr Flag kFlags[] = {
     {"Sampling", "stock-sampler", "", K::none, "", "off", "", "stock_sampler", "", false, kGenerate,
      "Step the sound on the video's clock, as single-clock samplers do. Wrong at few steps; for comparison."},
 
-    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false, kRun | kBench,
+    {"Acceleration", "preset", "", K::choice, "NAME", "exact", "exact, balanced, ultra, turbo", "preset", "", false,
+     kGenerate | kBenchEval,
+     "exact computes everything; balanced reuses blocks between steps, ultra forecasts most of 15 steps, both with "
+     "sparse attention for long clips; turbo wants a turbo adapter. The flags below override it."},
+    {"Acceleration", "cache", "", K::text, "MODE[:VALUE][,NAME=VALUE]...", "the preset's",
+     "none, first-block, forecast, teacache, extrapolate", "cache", "", false, kGenerate | kBenchEval,
+     "What stands in for evaluations that do not run. Values: first-block:0.08,warmup=3,tail=2,cap=2,worst=0; "
+     "forecast,warmup=3,tail=2,cap=3,blend=0.65; teacache:0.1,warmup=5,tail=1; extrapolate:2."},
+    {"Acceleration", "policy-trace", "", K::path, "FILE", "", "", "", "", false, kGenerate | kBenchEval,
+     "Decide by this file instead: run, reuse or forecast for every evaluation."},
+    {"Acceleration", "attention", "", K::text, "dense|sparse[:TAU][,NAME=VALUE]...", "the preset's", "", "attention",
+     "", false, kGenerate | kBenchEval,
+     "Sparse attention approximates far blocks of long sequences: sparse:1,dense_steps=10,dense_blocks=2,"
+     "minimum=24576. It saves time on a graphics card only."},
+    {"Acceleration", "lora", "", K::path, "PATH[:STRENGTH]", "", "", "", "", true, kGenerate | kBenchEval,
+     "An adapter to use beside the model, in any spelling; a turbo adapter brings its steps and shifts."},
+    {"Acceleration", "turbo", "", K::text, "NAME", "none", "", "turbo", "", false, kGenerate | kBenchEval,
+     "The turbo adapter to use: 4step, 8step or another name given with --turbo-lora."},
+    {"Acceleration", "turbo-lora", "", K::text, "NAME=FILE", "", "", "", "", true, kRun,
+     "Gives an adapter file a name."},
+    {"Acceleration", "lora-partial", "", K::none, "", "off", "", "", "", false, kRun,
+     "Leave out tensors of adapters that fit nothing instead of refusing the file."},
+
+    {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false,
+     kRun | kBench | kBenchTurbo,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16",
      "precision",
@@ -106,7 +131,7 @@ constexpr Flag kFlags[] = {
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
-     kRun | kBench | kBenchFormats,
+     kRun | kBench | kBenchFormats | kBenchTurbo,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,

@@ -316,6 +316,10 @@ Request Arguments::request() const {
       reference.path = value;
     } else if (name == "ref-video-audio") {
       set_video_sound(request.references, value);
+    } else if (name == "lora") {
+      request.adapters.push_back(parse_adapter(value));
+    } else if (name == "policy-trace") {
+      set("policy_trace", read_file(value, 1u << 20), entry);
     } else if (name == "dump") {
       const size_t equals = value.find('=');
       request.dumps.emplace_back(value.substr(0, equals), value.substr(equals + 1));

@@ -41,6 +41,7 @@ enum CommandBit : uint32_t {
   kBenchFormats = 1u << 10,
   kCompare = 1u << 11,
   kCompletions = 1u << 12,
+  kBenchTurbo = 1u << 13,
   kEvery = ~0u
 };
 

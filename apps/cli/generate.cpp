@@ -253,6 +253,7 @@ int run_rerun(Arguments& arguments) {
   if (options.partition.empty()) options.partition = recipe.partition;
   if (options.qkv_order.empty()) options.qkv_order = recipe.qkv_order;
   if (options.tap == 0) options.tap = recipe.tap;
+  options.lora_partial = options.lora_partial || recipe.lora_partial;
   if (!arguments.has("device")) options.device = recipe.device;
   Session session(options, terminal.log());
   check_same_models(recipe, session.model_ids());

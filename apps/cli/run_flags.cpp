@@ -39,6 +39,15 @@ SessionOptions session_options(const Arguments& arguments) {
     fail(Code::usage, "--layers needs --weights random");
   }
   if (arguments.has("ram")) options.ram_limit = parse_memory("--ram", arguments.text("ram"));
+  for (const std::string& named : arguments.all("turbo-lora")) {
+    const size_t equals = named.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == named.size()) {
+      fail(Code::usage, "--turbo-lora: \"%s\" is not NAME=FILE, for example 4step=turbo_4step.safetensors",
+           named.c_str());
+    }
+    options.turbo_files[named.substr(0, equals)] = named.substr(equals + 1);
+  }
+  options.lora_partial = arguments.on("lora-partial");
   options.shadow = arguments.on("shadow");
   return options;
 }

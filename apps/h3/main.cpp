@@ -8,6 +8,7 @@ namespace h3 {
 int run_bench_eval(Arguments& arguments);
 int run_bench_formats(Arguments& arguments);
 int run_bench_models(Arguments& arguments);
+int run_bench_turbo(Arguments& arguments);
 }  // namespace h3
 
 namespace {
@@ -54,6 +55,9 @@ constexpr h3::Command kCommands[] = {
      h3::run_compare},
     {"completions", "", h3::kCompletions, "bash|zsh|fish", "Print completions for a shell",
      "For example: h3 completions bash > /etc/bash_completion.d/h3", run_completions},
+    {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
+     "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
+     h3::run_bench_turbo},
     {"devices", "", h3::kDevices, "", "List what can compute here, and why something cannot", "", h3::run_devices},
 };
 

@@ -1,14 +1,14 @@
-// Adapters merged into the weights: dit_lora_<case>.safetensors holds velocities of dit_<case> after
-// W += strength * (alpha / rank) * up * down in f32 (golden/README 4).
+// Adapters: dit_lora_<case>.safetensors holds velocities of dit_<case> after W += strength * (alpha / rank) * up * down
+// in f32 (golden/README 4). The same values are asked of weights merged so and of live branches beside the base.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "apps/parity/dit_case.h"
 #include "apps/parity/overlay.h"
 #include "base/error.h"
+#include "model/lora/adapter.h"
 
 namespace h3 {
 namespace {
@@ -41,38 +41,16 @@ std::vector<float> values_of(const TensorInfo& info) {
   return out;
 }
 
-// The base weight of `module` with its branch added, f32.
-std::vector<float> merged(const TensorInfo& weight, const GoldenFile& adapter, const std::string& module,
-                          float strength) {
-  const std::vector<float> down = adapter.f32(module + ".lora_down.weight");
-  const std::vector<float> up = adapter.f32(module + ".lora_up.weight");
-  const int64_t rank = adapter.info(module + ".lora_down.weight").dims.at(0);
-  const int64_t rows = weight.dims.at(0), cols = weight.dims.at(1);
-  const float scale = strength * (adapter.f32(module + ".alpha").at(0) / static_cast<float>(rank));
-  std::vector<float> out = values_of(weight);
-  std::vector<float> sum(static_cast<size_t>(cols));
-  for (int64_t r = 0; r < rows; ++r) {
-    std::fill(sum.begin(), sum.end(), 0.0f);
-    for (int64_t k = 0; k < rank; ++k) {
-      for (int64_t c = 0; c < cols; ++c) sum[c] += up[r * rank + k] * down[k * cols + c];
-    }
-    for (int64_t c = 0; c < cols; ++c) out[r * cols + c] += scale * sum[c];
-  }
-  return out;
-}
-
-// The base with every module of the adapter replaced by its merged weight, through a file of its own.
-Component merge(const Component& base, const GoldenFile& adapter, float strength) {
-  const std::string start = "diffusion_model.", end = ".lora_down.weight";
+// The base, in the row order of the forward, with every matrix of the adapter replaced by its merged weight.
+Component merge(const Component& base, const lora::Adapter& adapter, float strength) {
   std::vector<std::vector<float>> values;
   std::vector<TensorToWrite> tensors;
-  for (const std::string& name : adapter.names()) {
-    if (!name.starts_with(start) || !name.ends_with(end)) continue;
-    const std::string module = name.substr(0, name.size() - end.size());
-    const std::string weight = base.prefix + module.substr(start.size()) + ".weight";
+  for (const lora::Site& site : adapter.sites()) {
+    const std::string weight = base.prefix + lora::name_of(site) + ".weight";
     const TensorInfo* info = base.source->find(weight);
     if (info == nullptr) fail(Code::data, "the adapter names %s, which the checkpoint lacks", weight.c_str());
-    values.push_back(merged(*info, adapter, module, strength));
+    std::vector<float>& rows = values.emplace_back(values_of(*info));
+    lora::SiteMerge({{&adapter, strength}}, site).add(0, info->dims.at(0), rows.data());
     tensors.push_back({weight, Format::f32, info->dims, {}});
   }
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = std::as_bytes(std::span(values[i]));
@@ -90,9 +68,54 @@ float time_of(const GoldenFile& file, const char* rows) {
   return file.f32("in.timestep").at(static_cast<size_t>(file.i64("in.timestep_indices").at(static_cast<size_t>(row))));
 }
 
+class LoraCase {
+ public:
+  LoraCase(Suite& suite, std::string name, const GoldenFile& golden)
+      : suite_(suite), name_(std::move(name)), golden_(golden), inputs_(suite.path("dit_" + name_ + ".safetensors")) {}
+
+  void run(const ToyDit& toy, const std::string& path) {
+    const float strength = std::strtof(golden_.metadata().at("strength").c_str(), nullptr);
+    const Control control;
+    const std::unique_ptr<Dit> base = load_dit(suite_.ops(), *toy.comfy, {Compute::f32, DType::f32}, control);
+    const lora::Adapter adapter(lora::open_adapter(path), lora::TargetTable(base->config()), {});
+    const DitCase plain = read_dit_case(inputs_);
+    DitCase live = plain;
+    live.request.adapters = {{base->load_adapter(adapter, control), strength}};
+    judge("live", *base, live);
+    // The base itself is untouched, whatever ran before.
+    const Velocities without = evaluate(*base, plain);
+    suite_.check(name_ + ".none.video", without.video, tail_of(inputs_.f32("out.video_velocity"), without.video.size()),
+                 kFloat);
+    if (toy.diffusers) {  // the same adapter beside the other spelling of the base
+      const std::unique_ptr<Dit> other = load_dit(suite_.ops(), *toy.diffusers, {Compute::f32, DType::f32}, control);
+      live.request.adapters = {{other->load_adapter(adapter, control), strength}};
+      judge("live.diffusers", *other, live);
+    }
+    const Component merged = merge(*toy.comfy, adapter, strength);
+    judge("merged", *load_dit(suite_.ops(), merged, {Compute::f32, DType::f32}, control), plain);
+  }
+
+ private:
+  Velocities evaluate(Dit& dit, const DitCase& c) {
+    return h3::evaluate(suite_.ops(), dit, c, time_of(inputs_, "in.video_indices"),
+                        time_of(inputs_, "in.audio_indices"));
+  }
+  void judge(const char* how, Dit& dit, const DitCase& c) {
+    const Velocities got = evaluate(dit, c);
+    const std::string start = name_ + "." + how;
+    suite_.check(start + ".video", got.video, tail_of(golden_.f32("out.video_velocity"), got.video.size()), kFloat);
+    suite_.check(start + ".audio", got.audio, tail_of(golden_.f32("out.audio_velocity"), got.audio.size()), kFloat);
+  }
+
+  Suite& suite_;
+  std::string name_;
+  const GoldenFile& golden_;
+  GoldenFile inputs_;
+};
+
 }  // namespace
 
-void run_merged_lora(Suite& suite) {
+void run_lora(Suite& suite) {
   const std::string path = find_adapter(suite), start = "dit_lora_", end = ".safetensors";
   const ToyDit toy = find_toy_dit(suite);
   for (const std::string& file : suite.files(start, end)) {
@@ -102,16 +125,7 @@ void run_merged_lora(Suite& suite) {
       suite.fail(name, "no adapter or no checkpoint that it fits in the folder");
       continue;
     }
-    const GoldenFile inputs(suite.path("dit_" + name + end));
-    const float strength = std::strtof(golden.metadata().at("strength").c_str(), nullptr);
-    const Control control;
-    const Component component = merge(*toy.comfy, GoldenFile(path), strength);
-    const std::unique_ptr<Dit> dit = load_dit(suite.ops(), component, {Compute::f32, DType::f32}, control);
-    const DitCase c = read_dit_case(inputs);
-    const Velocities got =
-        evaluate(suite.ops(), *dit, c, time_of(inputs, "in.video_indices"), time_of(inputs, "in.audio_indices"));
-    suite.check(name + ".merged.video", got.video, tail_of(golden.f32("out.video_velocity"), got.video.size()), kFloat);
-    suite.check(name + ".merged.audio", got.audio, tail_of(golden.f32("out.audio_velocity"), got.audio.size()), kFloat);
+    LoraCase(suite, name, golden).run(toy, path);
   }
 }
 

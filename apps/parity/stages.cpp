@@ -12,7 +12,7 @@ void run_scheduler(Suite& suite);
 void run_packing(Suite& suite);
 void run_dit(Suite& suite);
 void run_trajectory(Suite& suite);
-void run_merged_lora(Suite& suite);
+void run_lora(Suite& suite);
 void run_image(Suite& suite);
 void run_video_vae(Suite& suite);
 void run_audio_vae(Suite& suite);
@@ -37,7 +37,7 @@ constexpr StageRow kStages[] = {
     {"packing", run_packing},
     {"dit", run_dit},
     {"trajectory", run_trajectory},
-    {"merged_lora", run_merged_lora},
+    {"dit_lora", run_lora},
     {"image", run_image},
     {"video_vae", run_video_vae},
     {"audio_vae", run_audio_vae},

@@ -198,7 +198,7 @@ Slack scaled_add(const View& y, const View& scale, DType type) {
   return each(y, [&](double v) { return 2 * u * v * std::fabs(s[i++ % s.size()]); });
 }
 
-Slack l2_pair(const View& a, const View& want) {
+Slack l1_pair(const View& a, const View& want) {
   return each(want, [&](double y) { return accumulated(a.elements()) * y; });
 }
 
@@ -253,6 +253,43 @@ Slack attention(const AttentionArgs& args, const View& magnitude) {
     for (double m : row_of(magnitude, row)) slack.push_back(relative * m);
   }
   if (args.causal) open_masked_values(args, slack);
+  return slack;
+}
+
+Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude) {
+  AttentionArgs dense;
+  dense.q = args.q;
+  dense.k = args.k;
+  dense.v = args.v;
+  dense.scale = args.scale;
+  Slack slack = attention(dense, magnitude);
+  // A summary key that falls the other way in T moves its scores by |q| u_T |k|, and its value by u_T.
+  if (args.v.type == DType::f32) return slack;
+  const double u = unit_roundoff(args.v.type);
+  double key = 0;
+  const auto norm = [](const std::vector<double>& row) {
+    double sum = 0;
+    for (double e : row) sum += e * e;
+    return std::sqrt(sum);
+  };
+  for (int64_t row = 0; row < rows::row_count(args.k); ++row) key = std::max(key, norm(row_of(args.k, row)));
+  size_t i = 0;
+  for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
+    const double relative = 4 * u * (1 + std::fabs(static_cast<double>(args.scale)) * norm(row_of(args.q, row)) * key);
+    for (double m : row_of(magnitude, row)) slack[i++] += relative * m;
+  }
+  return slack;
+}
+
+Slack linear_add(const View& want, const View& magnitude, float scale, int64_t depth) {
+  Slack slack = dot(magnitude, depth);
+  const double s = std::fabs(static_cast<double>(scale));
+  size_t i = 0;
+  // The scaled product and the sum round to f32 before the one rounding to T.
+  for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
+    const std::vector<double> y = row_of(want, row), m = row_of(magnitude, row);
+    for (size_t e = 0; e < y.size(); ++e, ++i) slack[i] = s * slack[i] + 4 * kUnit * (s * m[e] + std::fabs(y[e]));
+  }
   return slack;
 }
 

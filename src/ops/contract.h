@@ -38,14 +38,18 @@ Slack swiglu(const View& gate, const View& value, const View& want);
 Slack silu(const View& want);
 Slack gelu(const View& x);
 Slack scaled_add(const View& y, const View& scale, DType type);  // type of x
-Slack l2_pair(const View& a, const View& want);
+Slack l1_pair(const View& a, const View& want);
 Slack group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps);
 Slack snake(const View& x, const View& a, const View& inv);
 Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down);
 // magnitude: the op on absolute operands, f64, same dims as the output; depth: K.
 Slack dot(const View& magnitude, int64_t depth);
+// want: y after the call; magnitude of the product alone.
+Slack linear_add(const View& want, const View& magnitude, float scale, int64_t depth);
 // magnitude: attention with |v| in place of v.
 Slack attention(const AttentionArgs& args, const View& magnitude);
+// The same; kc and vc round to T too.
+Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude);
 // What rounding the weights to the type of x adds to y = x W^T; magnitude as for dot.
 void add_rounded_weights(const View& x, const View& magnitude, Slack& slack);
 // What quantising the rows of x to int8 adds to y = x W^T; l1 and l2 are the norms of the rows of W, [out].

@@ -115,6 +115,7 @@ class CountingOps final : public Ops {
   void scatter_rows(const View&, const View&, const View&) override {}
   void scatter_add_rows(const View&, const View&, const View&) override {}
   void linear(const Linear&, const View&, const View&) override {}
+  void linear_add(const Linear&, float, const View&, const View&) override {}
   void rms_norm(const View&, const View&, float, NormRounding, const View&) override {}
   void layer_norm(const View&, const View&, const View&, float, const View&) override {}
   void norm_modulate(const View&, const View&, float, const Modulation&, const View&) override {}
@@ -125,18 +126,20 @@ class CountingOps final : public Ops {
   void silu(const View&, const View&) override {}
   void gelu(const View&, Gelu, const View&) override {}
   void add(const View&, const View&, const View&) override {}
+  void subtract(const View&, const View&, const View&) override {}
   void multiply(const View&, const View&, const View&) override {}
   void scaled_add(const View&, const View&, const View&) override {}
   void lincomb(const View&, const View&, const View&, const View&) override {}
   void channel_affine(const View&, const View&, const View&, const View&) override {}
   void attention(const AttentionArgs&) override {}
+  void sparse_attention(const SparseAttentionArgs&) override {}
   void conv(const Conv&, const View&, const View&) override {}
   void group_norm_silu(const View&, int, const View&, const View&, float, const View&) override {}
   void snake(const View&, const View&, const View&, const View&) override {}
   void aa_snake(const View&, const View&, const View&, const View&, const View&, const View&) override {}
   void blend_tile(const TileBlend&) override {}
   void to_unit_range(const View&, const View&, const View&, const View&) override {}
-  void l2_pair(const View&, const View&, const View&) override {}
+  void l1_pair(const View&, const View&, const View&) override {}
   void check_finite(const View&, const View&) override {}
 
  private:

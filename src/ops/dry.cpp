@@ -148,6 +148,7 @@ class Dry final : public DryOps {
   void scatter_rows(const View& src, const View&, const View&) override { move(src, src); }
   void scatter_add_rows(const View& src, const View&, const View&) override { move(src, src); }
   void linear(const Linear& weight, const View& x, const View& y) override;
+  void linear_add(const Linear& weight, float, const View& x, const View& y) override { linear(weight, x, y); }
   void rms_norm(const View&, const View&, float, NormRounding, const View& y) override { rows(y, 1); }
   void layer_norm(const View&, const View&, const View&, float, const View& y) override { rows(y, 1); }
   void norm_modulate(const View&, const View&, float, const Modulation&, const View& h) override { rows(h, 1); }
@@ -160,11 +161,15 @@ class Dry final : public DryOps {
   void silu(const View&, const View& y) override { exponential(y); }
   void gelu(const View&, Gelu, const View& y) override { exponential(y); }
   void add(const View&, const View&, const View& out) override { rows(out, 0.5); }
+  void subtract(const View&, const View&, const View& out) override { rows(out, 0.5); }
   void multiply(const View&, const View&, const View& out) override { rows(out, 0.5); }
   void scaled_add(const View& x, const View&, const View&) override { rows(x, 0.5); }
   void lincomb(const View&, const View&, const View&, const View& out) override { rows(out, 0.5); }
   void channel_affine(const View&, const View&, const View&, const View& y) override { rows(y, 0.5); }
   void attention(const AttentionArgs& args) override;
+  void sparse_attention(const SparseAttentionArgs& args) override {  // at most what the dense one takes
+    attention({args.q, args.k, args.v, args.out, args.scale, false});
+  }
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View&, int, const View&, const View&, float, const View& y) override { exponential(y); }
   void snake(const View&, const View&, const View&, const View& y) override { exponential(y); }
@@ -173,7 +178,7 @@ class Dry final : public DryOps {
   }
   void blend_tile(const TileBlend& args) override { move(args.out, args.out); }
   void to_unit_range(const View&, const View&, const View&, const View& y) override { move(y, y); }
-  void l2_pair(const View& a, const View&, const View&) override { rows(a, 0.5); }
+  void l1_pair(const View& a, const View&, const View&) override { rows(a, 0.5); }
   void check_finite(const View& x, const View&) override { move(x, x); }
 
  private:

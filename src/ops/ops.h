@@ -132,6 +132,23 @@ struct AttentionArgs {
   bool causal = false;  // query i sees keys 0 .. i (S == K); a NaN or Inf of v may also reach earlier queries
 };
 
+// Block-sparse attention that drops nothing (spec acceleration 5). Keys lie in blocks of 64 rows, queries too. A key
+// block is either exact for a query block, key by key, or stands for itself through one summary key: the mean of its
+// keys, with the sum of its values and its length as weight.
+inline constexpr int64_t kSparseBlock = 64;
+struct SparseAttentionArgs {
+  View q, k, v, out;  // [S, H, D] T each, unit stride on D
+  float scale = 1;    // of the scores
+  // A key block is exact when its mean score exceeds c . mu + tau * deviation (c: mean query of the block, mu and the
+  // deviation: of the summary keys), next to the diagonal, and below exact_keys.
+  float tau = 1;
+  int64_t exact_keys = 0;  // keys [0, exact_keys) are exact for every query, rounded outward to whole blocks
+  // Replaces the whole rule by a choice per (query block, key block), for every head: [NT, NT] u8, 1 = exact,
+  // NT = ceil(S / 64). Empty = the rule.
+  View mask;
+  View exact_blocks;  // [1] i32: how many (head, query block, key block) were exact is added to it; empty = not counted
+};
+
 // One raw tile of a tiled video decode and its place (spec vae 3 step 8 and 4.2). A raw tile is what proj_out leaves:
 // [>= t*h*w, channels*pt*p*p] f32, row (t, y, x), features (channel, sub-frame, sub-row, sub-column); its pixel
 // (frame, r, c) is row (frame / pt, r / p, c / p), feature (., frame % pt, r % p, c % p). All tiles of a canvas are
@@ -187,6 +204,9 @@ class Ops {
   // y = round_T(x W^T + bias); x [rows, in], y [rows, out]; rows may be strided, features contiguous. x and y may
   // differ in type.
   virtual void linear(const Linear& weight, const View& x, const View& y) = 0;
+  // y = round_T(y + scale * (x W^T)), the product in f32: the second half of a low-rank branch. No bias; x and y of one
+  // type, f32 or bf16; compute f32 or bf16. Shapes as in linear.
+  virtual void linear_add(const Linear& weight, float scale, const View& x, const View& y) = 0;
 
   // ---- norm ---------------------------------------------------------------------------------------------------------
   // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed. In
@@ -219,6 +239,7 @@ class Ops {
   enum class Gelu : uint8_t { tanh, erf };
   virtual void gelu(const View& x, Gelu kind, const View& y) = 0;            // f32 inside, one round; in place allowed
   virtual void add(const View& x, const View& y, const View& out) = 0;       // out = round(x + y), in place allowed
+  virtual void subtract(const View& x, const View& y, const View& out) = 0;  // out = round(x - y), in place allowed
   virtual void multiply(const View& x, const View& y, const View& out) = 0;  // out = round(x * y), in place allowed
   // x = round(x + round(scale * y)); x [S, n] T (or f32 with y bf16 or f16: then all of it is f32), scale [n] f32. In
   // place on x.
@@ -231,6 +252,14 @@ class Ops {
   // ---- attention -------------------------------------------------------------------------------------------------
   // f32 scores and softmax; P rounded to T before P V; f32 accumulation; one round_T. O(S) memory.
   virtual void attention(const AttentionArgs& args) = 0;
+
+  // Per head, l = scale * log2(e), T-rounded where written, f32 otherwise (spec acceleration 5.2):
+  //   kc[n] = round_T(mean of K block n); vc[n] = round_T(sum of V block n); mu, var: mean and variance of kc over n
+  //   c = mean of the query block; threshold = (c . mu) l + tau sqrt(max(sum c^2 var, 0) l^2 + 1e-6)
+  //   exact(n): mean over the block's queries of (q . kc[n]) l > threshold, or |query block - n| <= 1, or sink
+  //   softmax in base 2 over exact keys (weight p) and summaries (weight p * length, value round_T(p) * vc[n])
+  // The default body runs on the host's pool and reads every exact key as attention does.
+  virtual void sparse_attention(const SparseAttentionArgs& args);
 
   // ---- convolutions (channels first; see vae.md) -------------------------------------------------------------------
   // conv1d and transposed1d: x [I, L] -> y [O, L']. conv3d: x [I, T, H, W] -> y [O, T', H', W'].
@@ -255,8 +284,9 @@ class Ops {
   virtual void to_unit_range(const View& x, const View& std, const View& mean, const View& y);
 
   // ---- reduce -------------------------------------------------------------------------------------------------------
-  // out[0] = sum (a-b)^2, out[1] = sum b^2, as f32 accumulated in a fixed order; a, b same dims. For step policies.
-  virtual void l2_pair(const View& a, const View& b, const View& out) = 0;
+  // out[0] = sum |round_T(a - b)|, out[1] = sum |b|, as f32 accumulated in a fixed order; a, b same dims. For step
+  // policies.
+  virtual void l1_pair(const View& a, const View& b, const View& out) = 0;
   // flags[0] |= 1 when x has a NaN or Inf; flags [1] i32.
   virtual void check_finite(const View& x, const View& flags) = 0;
 };

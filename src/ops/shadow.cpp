@@ -115,6 +115,7 @@ class ShadowOps final : public Ops {
   void scatter_rows(const View& src, const View& ids, const View& dst) override;
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
+  void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -126,11 +127,13 @@ class ShadowOps final : public Ops {
   void silu(const View& x, const View& y) override;
   void gelu(const View& x, Gelu kind, const View& y) override;
   void add(const View& x, const View& y, const View& out) override;
+  void subtract(const View& x, const View& y, const View& out) override;
   void multiply(const View& x, const View& y, const View& out) override;
   void scaled_add(const View& x, const View& y, const View& scale) override;
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  void sparse_attention(const SparseAttentionArgs& args) override;
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
@@ -138,7 +141,7 @@ class ShadowOps final : public Ops {
                 const View& y) override;
   void blend_tile(const TileBlend& args) override;
   void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
-  void l2_pair(const View& a, const View& b, const View& out) override;
+  void l1_pair(const View& a, const View& b, const View& out) override;
   void check_finite(const View& x, const View& flags) override;
 
  private:
@@ -346,6 +349,27 @@ void ShadowOps::attention(const AttentionArgs& args) {
   call.check(0, contract::attention(r, magnitude));
 }
 
+void ShadowOps::sparse_attention(const SparseAttentionArgs& args) {
+  Call call(*this, "sparse_attention");
+  SparseAttentionArgs r = args;
+  r.q = call.in(args.q);
+  r.k = call.in(args.k);
+  r.v = call.in(args.v);
+  r.mask = call.in(args.mask);
+  r.out = call.out(args.out);
+  r.exact_blocks = call.out(args.exact_blocks);
+  call.run([&] { fast_->sparse_attention(args); }, [&] { oracle_->sparse_attention(r); });
+  if (args.out.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), r.v), magnitude = f64_like(oracle_->device(), r.out);
+  SparseAttentionArgs m = r;
+  m.v = size;
+  m.out = magnitude;
+  m.exact_blocks = {};
+  oracle_->sparse_attention(m);
+  call.check(0, contract::sparse_attention(r, magnitude));
+  if (!args.exact_blocks.empty()) call.check(1, {});
+}
+
 void ShadowOps::conv(const Conv& conv, const View& x, const View& y) {
   const ShadowConv& c = static_cast<const ShadowConv&>(conv);
   last_label_ = c.label;
@@ -438,6 +462,18 @@ void ShadowOps::silu(const View& x, const View& y) {
   call.check(0, contract::silu(ry));
 }
 
+void ShadowOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  Call call(*this, "linear_add", &w);
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->linear_add(*w.fast, scale, x, y); }, [&] { oracle_->linear_add(*w.oracle, scale, rx, ry); });
+  if (y.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
+  oracle_->linear(*w.magnitude, size, magnitude);
+  call.check(0, contract::linear_add(ry, magnitude, scale, w.in));
+}
+
 void ShadowOps::gelu(const View& x, Gelu kind, const View& y) {
   Call call(*this, "gelu");
   const View &rx = call.in(x), &ry = call.out(y);
@@ -449,6 +485,13 @@ void ShadowOps::add(const View& x, const View& y, const View& out) {
   Call call(*this, "add");
   const View &rx = call.in(x), &ry = call.in(y), &o = call.out(out);
   call.run([&] { fast_->add(x, y, out); }, [&] { oracle_->add(rx, ry, o); });
+  call.check(0, {});
+}
+
+void ShadowOps::subtract(const View& x, const View& y, const View& out) {
+  Call call(*this, "subtract");
+  const View &rx = call.in(x), &ry = call.in(y), &o = call.out(out);
+  call.run([&] { fast_->subtract(x, y, out); }, [&] { oracle_->subtract(rx, ry, o); });
   call.check(0, {});
 }
 
@@ -520,11 +563,11 @@ void ShadowOps::to_unit_range(const View& x, const View& std, const View& mean, 
 // ---- reduce
 // -----------------------------------------------------------------------------------------------------------
 
-void ShadowOps::l2_pair(const View& a, const View& b, const View& out) {
-  Call call(*this, "l2_pair");
+void ShadowOps::l1_pair(const View& a, const View& b, const View& out) {
+  Call call(*this, "l1_pair");
   const View &ra = call.in(a), &rb = call.in(b), &o = call.out(out);
-  call.run([&] { fast_->l2_pair(a, b, out); }, [&] { oracle_->l2_pair(ra, rb, o); });
-  call.check(0, contract::l2_pair(ra, o));
+  call.run([&] { fast_->l1_pair(a, b, out); }, [&] { oracle_->l1_pair(ra, rb, o); });
+  call.check(0, contract::l1_pair(ra, o));
 }
 
 void ShadowOps::check_finite(const View& x, const View& flags) {

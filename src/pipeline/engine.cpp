@@ -20,6 +20,8 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
       held_(ops.device().allocated_bytes()) {
   Device& device = ops_.device();
   device.set_cap(device.is_host() ? options_.budget.ram : cap_of_allocations(options_.budget));
+  facts_.turbo_files = options_.turbo_files;
+  facts_.lora_partial = options_.lora_partial;
 }
 
 Engine::Engine(const Engine& other, Context& context, Ops& ops)
@@ -74,6 +76,7 @@ Recipe Engine::recipe(const Resolved& resolved) const {
   }
   recipe.tap = options_.tap;
   recipe.synthetic_layers = options_.synthetic_layers;
+  recipe.lora_partial = options_.lora_partial;
   recipe.synthetic_q4tp = options_.synthetic_q4tp;
   recipe.device = options_.device.empty() ? ops_.name() : options_.device;
   return recipe;

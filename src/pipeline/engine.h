@@ -25,8 +25,10 @@ struct EngineOptions {
   int tap = 0;                  // hidden state of the text encoder; 0 = the model's own
   int synthetic_layers = 0;     // above 0: random weights of release size with this many layers instead of files
   bool synthetic_q4tp = false;  // those of the layers in q4tp
-  bool keep = false;   // keep every component loaded between stages and runs (servers); otherwise each is released
-                       // as soon as it has done its part, so that the text encoder and the transformer never coexist
+  bool keep = false;  // keep every component loaded between stages and runs (servers); otherwise each is released
+                      // as soon as it has done its part, so that the text encoder and the transformer never coexist
+  std::map<std::string, std::string> turbo_files;  // adapters that requests may name
+  bool lora_partial = false;
   std::string device;  // as recipes name it; "" = the name of the Ops
   MemoryBudget budget;
 };

@@ -69,6 +69,9 @@ void apply_defaults(const Json& json, ModelFacts& facts) {
 
 ModelFacts model_facts(const ModelFiles& files) {
   ModelFacts facts;
+  for (const Component& component : files.components) {
+    if (component.role == Role::adapter) facts.adapters.push_back(component.origin);
+  }
   const Component* const plain = files.find_dit(Partition::fl2va);
   const Component* const references = files.find_dit(Partition::ref2va);
   const Component* const dit = plain != nullptr ? plain : references;

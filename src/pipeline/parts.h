@@ -7,6 +7,7 @@
 #include "model/text/conditioner.h"
 #include "model/vae/audio_vae.h"
 #include "model/vae/video_vae.h"
+#include "pipeline/adapters.h"
 #include "pipeline/engine.h"
 
 namespace h3 {
@@ -15,6 +16,7 @@ namespace h3 {
 struct Engine::Parts {
   std::unique_ptr<Conditioner> conditioner;
   std::unique_ptr<Dit> dit;
+  AdapterShelf adapters;  // their device copies go with the transformer
   std::unique_ptr<VideoVae> video;
   std::unique_ptr<AudioVae> audio;
   Compute text_compute{}, dit_compute{}, video_compute{};

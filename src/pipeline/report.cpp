@@ -64,6 +64,8 @@ Json Recipe::to_json() const {
   if (tap > 0) json.set("te_layers", tap);
   if (synthetic_layers > 0) json.set("synthetic_layers", synthetic_layers);
   if (synthetic_q4tp) json.set("synthetic_q4tp", true);
+  if (lora_partial) json.set("lora_partial", true);
+  if (!acceleration.is_null()) json.set("acceleration", acceleration);
   return json.set("device", device);
 }
 
@@ -97,6 +99,7 @@ Recipe Recipe::parse(const std::string& text, const std::string& what) {
     if (const Json* layers = json.find("synthetic_layers"))
       recipe.synthetic_layers = static_cast<int>(layers->as_int());
     recipe.synthetic_q4tp = json.find("synthetic_q4tp") != nullptr;
+    if (const Json* partial = json.find("lora_partial")) recipe.lora_partial = partial->as_bool();
     recipe.device = json.at("device").as_string();
     return recipe;
   } catch (const Error& error) {
@@ -116,7 +119,8 @@ Json RunReport::to_json() const {
     times.push(Json::object({{"stage", stage.stage}, {"seconds", stage.seconds}, {"items", stage.items}}));
   }
   json.set("stages", std::move(times)).set("seconds", seconds);
-  json.set("evaluations", Json::object({{"run", evaluations}, {"reused", 0}, {"forecast", 0}}));
+  json.set("evaluations", Json::object({{"run", evaluations}, {"reused", reused}, {"forecast", forecast}}));
+  json.set("acceleration", acceleration);
   json.set("text_rows", text_rows).set("sequence_rows", sequence_rows);
   json.set("peak_ram_bytes", peak_ram).set("peak_device_bytes", peak_device);
   if (!placement.phases.empty()) json.set("placement", placement.to_json());

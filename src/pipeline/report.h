@@ -34,7 +34,9 @@ struct Recipe {
   int tap = 0;               // as given; 0 = the model's own
   int synthetic_layers = 0;  // of random weights in place of files
   bool synthetic_q4tp = false;
-  std::string device;        // "cpu"
+  bool lora_partial = false;  // tensors of adapters that fit nothing were left out
+  std::string device;         // "cpu"
+  Json acceleration;          // what was left out or added, evaluation by evaluation; null for a plain exact run
 
   Json to_json() const;
   // Error(data) naming `what` when the text is not a recipe of this program.
@@ -48,8 +50,9 @@ struct RunReport {
   std::vector<StageTime> stages;
   std::vector<Finding> findings;
   double seconds = 0;
-  int evaluations = 0;
-  int64_t peak_ram = 0, peak_device = 0;  // bytes; the device's is 0 on the host
+  int evaluations = 0, reused = 0, forecast = 0;  // evaluations: those that ran in full
+  Json acceleration;                              // the same for every run
+  int64_t peak_ram = 0, peak_device = 0;          // bytes; the device's is 0 on the host
   int64_t text_rows = 0, sequence_rows = 0;
   Placement placement;
 

@@ -11,9 +11,10 @@
 namespace h3 {
 namespace {
 
+using Adapters = std::vector<AdapterRequest>;
 using Member = std::variant<std::string Request::*, std::optional<int> Request::*, std::optional<double> Request::*,
                             std::optional<bool> Request::*, std::optional<Seed> Request::*, Dumps Request::*,
-                            std::vector<Reference> Request::*>;
+                            std::vector<Reference> Request::*, Adapters Request::*>;
 
 struct Field {
   const char* key;
@@ -49,6 +50,12 @@ const Field kFields[] = {
     {"stock_sampler", &Request::stock_sampler},
     {"precision", &Request::precision},
     {"vae_precision", &Request::vae_precision},
+    {"preset", &Request::preset},
+    {"cache", &Request::cache},
+    {"policy_trace", &Request::policy_trace},
+    {"attention", &Request::attention},
+    {"turbo", &Request::turbo},
+    {"adapters", &Request::adapters},
     {"audio", &Request::audio},
     {"quality", &Request::quality},
     {"output", &Request::output},
@@ -119,6 +126,32 @@ std::vector<Reference> parse_references(const std::string& key, const Json& valu
   return references;
 }
 
+// ["PATH", {"path": "PATH", "strength": 0.75}]
+Adapters parse_adapters(const std::string& key, const Json& value) {
+  const char* const expected = "an array of paths or of objects with path and strength";
+  if (!value.is_array()) wrong(key, value, expected);
+  Adapters adapters;
+  for (const Json& item : value.items()) {
+    AdapterRequest adapter;
+    if (item.is_string()) {
+      adapter.path = item.as_string();
+    } else if (item.is_object()) {
+      for (const auto& [name, field] : item.members()) {
+        if (name == "path" && field.is_string()) {
+          adapter.path = field.as_string();
+        } else if (name == "strength" && field.is_number()) {
+          adapter.strength = field.as_double();
+        } else {
+          wrong(key, item, expected);
+        }
+      }
+    }
+    if (adapter.path.empty()) wrong(key, item, expected);
+    adapters.push_back(std::move(adapter));
+  }
+  return adapters;
+}
+
 // One overload per member type: from JSON, and back (null = unset).
 struct Setter {
   Request& request;
@@ -140,6 +173,7 @@ struct Setter {
   void operator()(std::optional<Seed> Request::*member) const { request.*member = parse_seed(value); }
   void operator()(Dumps Request::*member) const { request.*member = parse_dumps(key, value); }
   void operator()(std::vector<Reference> Request::*member) const { request.*member = parse_references(key, value); }
+  void operator()(Adapters Request::*member) const { request.*member = parse_adapters(key, value); }
 };
 
 struct Getter {
@@ -154,6 +188,14 @@ struct Getter {
   Json operator()(std::optional<Seed> Request::*member) const {
     if (!(request.*member)) return Json();
     return (request.*member)->random ? Json(-1) : seed_json((request.*member)->value);
+  }
+  Json operator()(Adapters Request::*member) const {
+    if ((request.*member).empty()) return Json();
+    Json array = Json::array();
+    for (const AdapterRequest& adapter : request.*member) {
+      array.push(Json::object({{"path", adapter.path}, {"strength", adapter.strength}}));
+    }
+    return array;
   }
   Json operator()(Dumps Request::*member) const {
     if ((request.*member).empty()) return Json();
@@ -175,6 +217,16 @@ struct Getter {
 };
 
 }  // namespace
+
+AdapterRequest parse_adapter(const std::string& text) {
+  const size_t colon = text.find_last_of(':');
+  AdapterRequest out{text, 1};
+  if (colon == std::string::npos || colon == 0) return out;
+  char* end = nullptr;
+  const double strength = std::strtod(text.c_str() + colon + 1, &end);
+  if (end == text.c_str() + colon + 1 || *end != '\0') return out;  // a colon inside the path
+  return {text.substr(0, colon), strength};
+}
 
 Seed parse_seed(const Json& value) {
   const char* const allowed = "a whole number from 0 to 18446744073709551615, or -1 to draw one";

@@ -44,6 +44,17 @@ struct Reference {
 };
 const char* name_of(Reference::Kind kind);  // image, video, audio
 
+// An adapter to use, beside the model.
+struct AdapterRequest {
+  std::string path;
+  double strength = 1;
+  bool operator==(const AdapterRequest&) const = default;
+};
+
+AdapterRequest parse_adapter(const std::string& text);  // "PATH" or "PATH:STRENGTH"
+
+struct Acceleration;  // pipeline/acceleration.h
+
 // As given; unset fields are filled in from the model by resolve().
 struct Request {
   std::string prompt;
@@ -60,6 +71,11 @@ struct Request {
   std::optional<bool> strict;      // doubts about references and their tags end the request
   std::string profile, sampler, scheduler;
   std::string precision, vae_precision;
+  std::string preset;                    // exact | balanced | ultra | turbo
+  std::string cache, policy_trace;       // sampling/policy.h: a step policy, or its decisions
+  std::string attention;                 // dense | sparse..., pipeline/acceleration.h
+  std::string turbo;                     // name of an adapter of ModelFacts::turbo_files, or none
+  std::vector<AdapterRequest> adapters;  // in order
   std::string output, wav, frames_dir;
   Dumps dumps;
 
@@ -101,6 +117,9 @@ struct ModelFacts {
   int64_t max_pixels = 768 * 1344;  // cap of such canvases
   int trained_frames_min = 124, trained_frames_max = 362;
   int64_t trained_pixels = 768 * 1344;
+  std::vector<std::string> adapters;               // given among the model files: used unless others are asked for
+  std::map<std::string, std::string> turbo_files;  // adapters that requests may name: name, file
+  bool lora_partial = false;                       // tensors of adapters that fit nothing are left out
   bool conditioner = true, vision = true, tokenizer = true;
   bool video_decoder = true, video_encoder = true, audio_decoder = true, audio_encoder = true;
   // The release has two transformers: one renders from prompts and keyframes, the other from references.
@@ -163,6 +182,7 @@ struct Resolved {
   std::string profile, sampler, scheduler;
   bool stock_sampler = false;
   Compute compute{}, vae_compute{};
+  std::shared_ptr<const Acceleration> acceleration;
   std::vector<Keyframe> keyframes;  // first, last
   std::vector<ReferenceInput> references;
   std::vector<InputFile> inputs;

@@ -1,21 +1,16 @@
 // Validation: from what was asked to what will be done.
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <random>
 
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/hash.h"
-#include "base/nearest.h"
 #include "base/utf8.h"
 #include "model/dit/layout.h"
 #include "ops/ops.h"
+#include "pipeline/acceleration.h"
+#include "pipeline/checks.h"
 #include "pipeline/references.h"
 #include "sampling/sampler.h"
 #include "sampling/schedule.h"
@@ -45,77 +40,6 @@ std::vector<std::string> names_of(const Rows& rows) {
   return names;
 }
 
-std::string listed(const std::vector<std::string>& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return text;
-}
-
-const std::string& one_of(const char* field, const std::string& value, const std::vector<std::string>& allowed) {
-  if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
-    fail(Code::usage, "%s: \"%s\" is not known, give %s%s", field, value.c_str(), listed(allowed).c_str(),
-         suggestion(value, allowed).c_str());
-  }
-  return value;
-}
-
-void in_range(const char* field, int64_t value, int64_t low, int64_t high, const char* example) {
-  if (value >= low && value <= high) return;
-  fail(Code::usage, "%s: %lld is not allowed, give %lld to %lld, for example %s", field, static_cast<long long>(value),
-       static_cast<long long>(low), static_cast<long long>(high), example);
-}
-
-std::string size_text(int width, int height) { return strf("%dx%d", width, height); }
-
-// "16:9", "16/9", "1.78"; the ratio must lie in 1:4 .. 4:1 (spec dit 4).
-double parse_aspect(const std::string& text) {
-  const size_t split = text.find_first_of(":/x");
-  char* end = nullptr;
-  double ratio = std::strtod(text.c_str(), &end);
-  bool ok = end != text.c_str();
-  if (split != std::string::npos) {
-    ok = ok && end == text.c_str() + split;
-    const char* second = text.c_str() + split + 1;
-    const double denominator = std::strtod(second, &end);
-    ok = ok && end != second && denominator > 0;
-    ratio = ok ? ratio / denominator : 0;
-  }
-  if (!ok || *end != '\0' || !std::isfinite(ratio) || ratio <= 0) {
-    fail(Code::usage, "aspect: \"%s\" is not a ratio, give WIDTH:HEIGHT, for example 16:9", text.c_str());
-  }
-  if (ratio < 0.25 || ratio > 4) {
-    fail(Code::usage, "aspect: \"%s\" is not allowed, give 1:4 to 4:1, for example 16:9", text.c_str());
-  }
-  return ratio;
-}
-
-int snap_side(int side) {
-  const int snapped = (side + kSideStep / 2) / kSideStep * kSideStep;
-  return std::clamp(snapped, kMinSide, kMaxSide);
-}
-
-// The folder of `path` must exist and be writable, so that a run cannot fail on its first write.
-void check_folder_of(const char* field, const std::string& path) {
-  const size_t slash = path.find_last_of('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-  struct stat info {};
-  if (::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    fail(Code::io, "%s: the folder of %s does not exist, create it or choose another path", field, path.c_str());
-  }
-  if (::access(folder.c_str(), W_OK) != 0) {
-    fail(Code::io, "%s: cannot write into %s: %s", field, folder.c_str(), std::strerror(errno));
-  }
-  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-    fail(Code::usage, "%s: %s is a folder, give a file name", field, path.c_str());
-  }
-}
-
-uint64_t draw_seed() {
-  std::random_device device;
-  // 53 bits: the drawn seed survives every JSON reader that keeps numbers in doubles.
-  return (static_cast<uint64_t>(device()) << 32 | device()) & ((uint64_t{1} << 53) - 1);
-}
-
 class Resolver {
  public:
   Resolver(const Request& request, const ModelFacts& facts) : asked_(request), facts_(facts) { out_.request = request; }
@@ -126,6 +50,7 @@ class Resolver {
     keyframe_pictures();
     canvas();
     length();
+    acceleration();
     sampling();
     precision();
     files();
@@ -141,6 +66,12 @@ class Resolver {
     return found == asked_.origin.end() ? "given" : found->second;
   }
   std::string default_of() const { return "default of the " + facts_.name; }
+  // The recipe of a distilled adapter; nothing without one.
+  const lora::Recipe* recipe() const { return out_.acceleration->recipe ? &*out_.acceleration->recipe : nullptr; }
+  // Where the schedule comes from when nobody asked for one.
+  std::string schedule_default() const {
+    return recipe() ? "the " + recipe()->name + " adapter, by " + recipe()->from : default_of();
+  }
   void choose(const char* field, std::string value, std::string from) {
     out_.choices.push_back({field, std::move(value), std::move(from)});
   }
@@ -153,6 +84,7 @@ class Resolver {
   void canvas();
   Canvas asked_canvas(std::string& from);
   void length();
+  void acceleration();
   void sampling();
   void shifts();
   void precision();
@@ -397,6 +329,23 @@ std::string Resolver::default_text(const char* field, const std::string& value, 
   return value.empty() ? fallback : value;
 }
 
+void Resolver::acceleration() {
+  const auto settled = std::make_shared<Acceleration>(settle_acceleration(asked_, facts_));
+  out_.acceleration = settled;
+  choose("preset", settled->preset, asked_.preset.empty() ? default_of() : given("preset"));
+  for (size_t i = 0; i < settled->adapters.size(); ++i) {
+    const AdapterChoice& adapter = settled->adapters[i];
+    const std::string field = "lora." + std::to_string(i);
+    choose(field.c_str(), strf("%s, strength %g", adapter.path.c_str(), adapter.strength), "given");
+    out_.inputs.push_back({field, adapter.path, std::strtoull(adapter.id.c_str(), nullptr, 16)});
+  }
+  const auto origin = [&](const char* field, const std::string& value) {
+    return value.empty() ? "preset " + settled->preset : given(field);
+  };
+  choose("cache", policy_text(settled->policy), origin("cache", asked_.cache));
+  choose("attention", attention_text(settled->sparse), origin("attention", asked_.attention));
+}
+
 void Resolver::sampling() {
   const Seed seed = asked_.seed.value_or(Seed{facts_.seed, false});
   out_.seed = seed.random ? draw_seed() : seed.value;
@@ -407,16 +356,31 @@ void Resolver::sampling() {
   for (const ProfileRow& row : kProfiles) {
     if (out_.profile == row.name) profile_ = &row;
   }
-  out_.scheduler = default_text("scheduler", asked_.scheduler, profile_->scheduler);
+  // A profile that was asked for keeps its schedule; otherwise a distilled adapter brings its own.
+  const lora::Recipe* const distilled = asked_.profile.empty() ? recipe() : nullptr;
+  const auto pick = [&](const char* field, const std::string& value, const std::string& fallback) {
+    const bool asked = !value.empty();
+    choose(field, asked ? value : fallback, asked ? given(field) : distilled ? schedule_default() : default_of());
+    return asked ? value : fallback;
+  };
+  out_.scheduler = pick("scheduler", asked_.scheduler, distilled ? distilled->scheduler : profile_->scheduler);
   one_of("scheduler", out_.scheduler, names_of(schedules()));
-  out_.sampler = default_text("sampler", asked_.sampler, profile_->sampler);
+  out_.sampler = pick("sampler", asked_.sampler, distilled ? distilled->sampler : profile_->sampler);
   one_of("sampler", out_.sampler, names_of(samplers()));
   out_.stock_sampler = asked_.stock_sampler.value_or(false);
 
-  out_.evaluations = asked_.steps.value_or(facts_.evaluations);
+  const int of_preset = preset_steps(out_.acceleration->preset);
+  out_.evaluations = asked_.steps.value_or(recipe() ? recipe()->steps : of_preset > 0 ? of_preset : facts_.evaluations);
   in_range("steps", out_.evaluations, 1, kMaxEvaluations, std::to_string(facts_.evaluations).c_str());
   choose("steps", strf("%d evaluations (%d grid points)", out_.evaluations, out_.evaluations + 1),
-         asked_.steps ? given("steps") : default_of());
+         asked_.steps                 ? given("steps")
+         : recipe() || of_preset == 0 ? schedule_default()
+                                      : "preset " + out_.acceleration->preset);
+  if (recipe() && out_.evaluations != recipe()->steps) {
+    fail(Code::usage,
+         "steps: %d is not possible with the %s adapter, which was distilled for %d; give %d or leave it out",
+         out_.evaluations, recipe()->name.c_str(), recipe()->steps, recipe()->steps);
+  }
   shifts();
 }
 
@@ -427,11 +391,11 @@ void Resolver::shifts() {
       fail(Code::usage, "%s: %g is not allowed, give more than 0 and at most 100, for example %g", field, shift,
            fallback);
     }
-    choose(field, strf("%g", shift), value ? given(field) : default_of());
+    choose(field, strf("%g", shift), value ? given(field) : schedule_default());
     return shift;
   };
-  out_.video_shift = pick("video_shift", asked_.video_shift, facts_.video_shift);
-  out_.audio_shift = pick("audio_shift", asked_.audio_shift, facts_.audio_shift);
+  out_.video_shift = pick("video_shift", asked_.video_shift, recipe() ? recipe()->video_shift : facts_.video_shift);
+  out_.audio_shift = pick("audio_shift", asked_.audio_shift, recipe() ? recipe()->audio_shift : facts_.audio_shift);
 }
 
 void Resolver::precision() {
@@ -553,6 +517,14 @@ void Resolver::explicit_request() {
   r.sampler = out_.sampler;
   r.video_shift = out_.video_shift;
   r.audio_shift = out_.audio_shift;
+  r.preset.clear();
+  r.turbo.clear();
+  const Acceleration& settled = *out_.acceleration;
+  r.adapters.clear();
+  for (const AdapterChoice& adapter : settled.adapters) r.adapters.push_back({adapter.path, adapter.strength});
+  r.cache = settled.policy.mode == "none" ? "" : policy_text(settled.policy);
+  r.policy_trace = trace_text(settled.policy.trace);
+  r.attention = settled.sparse.enabled ? attention_text(settled.sparse) : "";
   r.precision = out_.compute == Compute::bf16 ? "bf16" : "f32";
   r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : out_.vae_compute == Compute::f16 ? "f16" : "f32";
 }

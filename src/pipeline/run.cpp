@@ -3,12 +3,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "model/dit/layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/parts.h"
 #include "pipeline/preview.h"
+#include "pipeline/step_runner.h"
 #include "sampling/noise.h"
 #include "sampling/rows.h"
 #include "sampling/sampler.h"
@@ -54,7 +56,8 @@ class Run {
   void load_dit_part();
   void pack();
   void denoise();
-  void denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity);
+  void read_adapters();
+  void denoise_loop(DitSession& session, StepPolicy& policy, Sampler& sampler, const Streams& velocity);
   void fit_preview_map();
   void show_preview(int step, const View& video, const View& velocity);
   void check_velocity(int step, const Streams& velocity, const View& flags);
@@ -241,8 +244,7 @@ void Run::dump_conditions() const {
   take(std::move(result));
 }
 
-// ---- noise and packing
-// -----------------------------------------------------------------------------------------------
+// ---- noise and packing ----
 void Run::draw_noise() {
   const NoiseProfile& profile = noise_profile(r_.profile);
   NoiseSpec spec;
@@ -292,12 +294,12 @@ void Run::pack() {
   report_.sequence_rows = layout_.rows;
 }
 
-// ---- denoising
-// -------------------------------------------------------------------------------------------------------
+// ---- denoising ----
 void Run::load_dit_part() {
   // One transformer may serve both halves; otherwise they take turns.
   const Component& wanted = component(Role::dit);
   if (parts_.dit && parts_.dit_compute == r_.compute && parts_.dit_source == wanted.source.get()) return;
+  parts_.adapters.unload();
   parts_.dit.reset();
   stage("load transformer", 1, [&] {
     DitOptions options;
@@ -322,6 +324,7 @@ void Run::denoise() {
   pack();
   load_dit_part();
   std::unique_ptr<DitSession> session;
+  std::unique_ptr<StepPolicy> policy;
   stage("prepare", 1, [&] {
     DitRequest request;
     request.layout = &layout_;
@@ -332,7 +335,12 @@ void Run::denoise() {
     }
     request.video_times = schedule_.video.time;
     request.audio_times = schedule_.audio.time;
+    request.adapters = parts_.adapters.load(*parts_.dit, acceleration_of(r_).adapters, control_);
+    request.sparse = acceleration_of(r_).sparse;
     session = parts_.dit->start(std::move(request), control_);
+    const PolicyShape shape =
+        policy_shape(layout_, parts_.dit->config(), session->residual().type, schedule_.evaluations());
+    policy = make_policy(ops_, acceleration_of(r_).policy, shape, schedule_);
   });
   Device& device = ops_.device();
   const int64_t video_rows = layout_.target_video_rows(), audio_rows = layout_.target_audio_rows();
@@ -343,28 +351,44 @@ void Run::denoise() {
   const std::string name = r_.stock_sampler ? "stock" : r_.sampler;
   const std::unique_ptr<Sampler> sampler = make_sampler(name, ops_, schedule_, {video, audio});
   stage("denoise", schedule_.evaluations(), [&] {
-    denoise_loop(*session, *sampler, {video_velocity, audio_velocity});
+    denoise_loop(*session, *policy, *sampler, {video_velocity, audio_velocity});
   });
   const Streams clean = sampler->result();
   ops_.sync();
   video_rows_ = download_f32(clean.video);
   audio_rows_ = download_f32(clean.audio);
-  report_.evaluations = schedule_.evaluations();
+  report_acceleration(acceleration_of(r_), schedule_, policy->records(), session->sparse_report(), report_);
   session.reset();
-  if (!placement_.keep) parts_.dit.reset();
+  if (placement_.keep) return;
+  parts_.adapters.unload();
+  parts_.dit.reset();
 }
 
-void Run::denoise_loop(DitSession& session, Sampler& sampler, const Streams& velocity) {
+// Before anything is computed: a file that does not fit the model is found out at once.
+void Run::read_adapters() {
+  const std::vector<AdapterChoice>& choices = acceleration_of(r_).adapters;
+  if (choices.empty()) return;
+  stage("read adapters", static_cast<int64_t>(choices.size()), [&] {
+    const DitConfig config =
+        parts_.dit ? parts_.dit->config() : inspect_dit(component(Role::dit), engine_.context_.log).config;
+    parts_.adapters.read(choices, config, engine_.facts_.lora_partial);
+  });
+  parts_.adapters.tell(choices, engine_.context_.log, report_.warnings);
+}
+
+void Run::denoise_loop(DitSession& session, StepPolicy& policy, Sampler& sampler, const Streams& velocity) {
   const int steps = schedule_.evaluations();
   StageResult latents{"latents", {}, {}}, velocities{"velocity", {}, {}};
   const Tensor flags = upload_i32(ops_.device(), {0}, "finite flags");
   int64_t allocations = ops_.device().allocations();
+  bool sparse_seen = false;
   for (int step = 0; step < steps; ++step) {
-    // An accelerator's scratch grows with the first evaluation (ops.h).
+    // An accelerator's scratch grows with the first evaluation (ops.h), and with the first sparse one.
     if (step == 1 && !ops_.device().is_host()) allocations = ops_.device().allocations();
     control_.progress("denoise", step, steps);
     const Streams input = sampler.input(step);
-    session.evaluate(step, input.video, input.audio, velocity.video, velocity.audio);
+    run_step(session, policy, step, input, velocity);
+    if (session.sparse_calls() > 0 && !std::exchange(sparse_seen, true)) allocations = ops_.device().allocations();
     check_velocity(step, velocity, flags);
     if (hooks_.on_preview) show_preview(step, input.video, velocity.video);
     if (wants("velocity")) dump_step(step, velocity, velocities, "video_velocity.", "audio_velocity.");
@@ -431,8 +455,7 @@ void Run::dump_step(int step, const Streams& streams, StageResult& result, const
   add(audio, streams.audio, kAudioRow);
 }
 
-// ---- decoding
-// --------------------------------------------------------------------------------------------------------
+// ---- decoding ----
 void Run::decode_audio() {
   if (!parts_.audio || !r_.request.audio.value_or(true)) return;
   stage("decode audio", r_.audio_latents, [&] {
@@ -526,6 +549,7 @@ RunReport Run::run() {
   report_.warnings = r_.warnings;
   placement_ = engine_.placement(r_);
   if (!placement_.keep) engine_.release();  // what an earlier run kept
+  read_adapters();
   encode_text();
   if (!hooks_.text_only) render();
   report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

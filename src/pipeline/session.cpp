@@ -32,6 +32,8 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.budget = options.budget;
   engine.synthetic_layers = options.synthetic_layers;
   engine.synthetic_q4tp = options.synthetic_q4tp;
+  engine.turbo_files = options.turbo_files;
+  engine.lora_partial = options.lora_partial;
   return engine;
 }
 

@@ -46,7 +46,12 @@ std::string describe_models(const SessionOptions& options, bool json) {
   return json ? info.to_json().dump(1) + "\n" : info.to_text();
 }
 
-ModelFacts read_facts(const SessionOptions& options) { return model_facts(open_model_files(open_options(options))); }
+ModelFacts read_facts(const SessionOptions& options) {
+  ModelFacts facts = model_facts(open_model_files(open_options(options)));
+  facts.turbo_files = options.turbo_files;
+  facts.lora_partial = options.lora_partial;
+  return facts;
+}
 
 std::string default_clip_name() { return clip_extensions().find(".mp4") != std::string::npos ? "h3.mp4" : "h3.y4m"; }
 

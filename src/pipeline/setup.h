@@ -1,6 +1,7 @@
 // What a front end starts from: flags of the model and the device, and looking without running.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,10 @@ namespace h3 {
 struct SessionOptions {
   std::vector<std::string> models;  // files and folders; none = the embedded demo model
   std::string tokenizer;
-  std::string partition, qkv_order;  // "" = as the files declare
-  int tap = 0;                       // hidden state of the text encoder; 0 = the model's own
+  std::string partition, qkv_order;                // "" = as the files declare
+  int tap = 0;                                     // hidden state of the text encoder; 0 = the model's own
+  std::map<std::string, std::string> turbo_files;  // adapters that requests may name: name, file
+  bool lora_partial = false;                       // leave out tensors of adapters that fit nothing
   std::string device = "auto";
   int threads = 0;    // 0 = one per CPU
   bool keep = false;  // keep components loaded between runs

@@ -63,6 +63,12 @@ View Env::integers(const std::vector<int32_t>& values) {
   return tensors_.emplace_back(upload_i32(ops.device(), values, "ids")).view;
 }
 
+View Env::bytes(const std::vector<int64_t>& dims, const std::vector<uint8_t>& values) {
+  const View view = tensors_.emplace_back(ops.device(), DType::u8, dims, "mask").view;
+  ops.device().upload(values.data(), view);
+  return view;
+}
+
 View Env::ids(int64_t count, int64_t limit) {
   std::vector<int32_t> v(static_cast<size_t>(count));
   for (int32_t& id : v) id = static_cast<int32_t>(below(limit));

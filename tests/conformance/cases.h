@@ -30,6 +30,7 @@ class Env {
   View ids(int64_t count, int64_t below);           // repeats allowed
   View distinct_ids(int64_t count, int64_t below);  // none
   View integers(const std::vector<int32_t>& values);
+  View bytes(const std::vector<int64_t>& dims, const std::vector<uint8_t>& values);
   View also_output(const View& view) { return outputs.push_back(view), view; }
   std::vector<float> values(int64_t n, float low, float high);
   double uniform();  // [0, 1)

@@ -62,9 +62,53 @@ Case fused_case(const Shape& s, DType type) {
           }};
 }
 
+enum class Choice { rule, all_exact, all_approximate, mask };
+
+// Slices of one QKV product, as the denoiser calls it.
+Case sparse_case(int64_t rows, int64_t heads, int64_t d, DType type, Choice choice, int64_t exact_keys) {
+  const char* const names[] = {"rule", "all exact", "all approximate", "mask"};
+  const std::string name =
+      strf("%s %dx%d of %d, %s, %d exact keys", name_of(type), static_cast<int>(rows), static_cast<int>(heads),
+           static_cast<int>(d), names[static_cast<int>(choice)], static_cast<int>(exact_keys));
+  return {"sparse_attention", name, [=](Env& e) {
+            const View all = e.in({rows, 3 * heads, d}, type);
+            SparseAttentionArgs a;
+            a.q = all.slice(1, 0, heads);
+            a.k = all.slice(1, heads, heads);
+            a.v = all.slice(1, 2 * heads, heads);
+            a.out = e.out({rows, heads, d}, type);
+            a.scale = 1 / std::sqrt(static_cast<float>(d));
+            a.tau = choice == Choice::all_exact ? -1000.0f : choice == Choice::all_approximate ? 1000.0f : 1.0f;
+            a.exact_keys = exact_keys;
+            a.exact_blocks = e.also_output(e.integers({3}));
+            if (choice == Choice::mask) {
+              const int64_t blocks = (rows + kSparseBlock - 1) / kSparseBlock;
+              std::vector<uint8_t> mask;
+              for (int64_t i = 0; i < blocks * blocks; ++i) mask.push_back(e.below(10) < 3 ? 1 : 0);
+              a.mask = e.bytes({blocks, blocks}, mask);
+            }
+            return [&e, a] { e.ops.sparse_attention(a); };
+          }};
+}
+
+void add_sparse_cases(std::vector<Case>& cases) {
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const Choice choice : {Choice::rule, Choice::all_exact, Choice::all_approximate, Choice::mask}) {
+      cases.push_back(sparse_case(450, 2, 128, type, choice, 0));
+      cases.push_back(sparse_case(333, 1, 128, type, choice, 70));
+    }
+    cases.push_back(sparse_case(64, 2, 128, type, Choice::rule, 0));
+    cases.push_back(sparse_case(7, 1, 128, type, Choice::rule, 7));
+    cases.push_back(sparse_case(200, 2, 96, type, Choice::mask, 0));
+  }
+  // More summaries than a 32-bit word holds.
+  cases.push_back(sparse_case(33 * 64 - 5, 1, 128, DType::bf16, Choice::mask, 0));
+}
+
 }  // namespace
 
 void add_attention_cases(std::vector<Case>& cases) {
+  add_sparse_cases(cases);
   for (DType type : kTypes) {
     for (const Shape& shape : kShapes) {
       cases.push_back(plain_case(shape, type, false));

@@ -45,6 +45,21 @@ Case linear_case(const Mode& m, const Shape& s, Layout layout, bool biased, Form
           }};
 }
 
+Case linear_add_case(Compute compute, DType type, const Shape& s, Layout layout) {
+  const std::string name = strf("%s of %s, %s%s", compute == Compute::f32 ? "f32" : "bf16", name_of(type),
+                                dims_text({s.rows, s.in, s.out}).c_str(), layout_text(layout));
+  return {"linear_add", name, [=](Env& e) {
+            const View x = e.in({s.rows, s.in}, type, layout), y = e.inout({s.rows, s.out}, type, layout);
+            LinearSpec spec;
+            spec.label = "test.add." + name;
+            spec.weight = e.weight(s.out, s.in, Format::bf16);
+            spec.compute = compute;
+            spec.max_rows = s.rows;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [&e, &linear, x, y] { e.ops.linear_add(linear, -0.375f, x, y); };
+          }};
+}
+
 }  // namespace
 
 void add_linear_cases(std::vector<Case>& cases) {
@@ -56,6 +71,14 @@ void add_linear_cases(std::vector<Case>& cases) {
     cases.push_back(linear_case(mode, {13, 64, 64}, Layout::strided, false, Format::bf16));
     cases.push_back(linear_case(mode, {5, 48, 36}, Layout::packed, false, Format::f32));
   }
+  for (const Shape& shape : kShapes) {
+    for (const Layout layout : kLayouts) {
+      cases.push_back(linear_add_case(Compute::f32, DType::f32, shape, layout));
+      cases.push_back(linear_add_case(Compute::bf16, DType::bf16, shape, layout));
+    }
+  }
+  cases.push_back(linear_add_case(Compute::f32, DType::bf16, {33, 24, 80}, Layout::packed));
+  cases.push_back(linear_add_case(Compute::bf16, DType::f32, {33, 24, 80}, Layout::strided));
   for (Compute compute : {Compute::f16, Compute::int8}) {
     cases.push_back({"linear", strf("operands beyond f16, compute %d", static_cast<int>(compute)), [=](Env& e) {
                        const View x = e.in({5, 40}, DType::f32, Layout::packed, 3e5f), y = e.out({5, 24}, DType::f32);

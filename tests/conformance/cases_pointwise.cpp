@@ -43,6 +43,14 @@ void add_binary(std::vector<Case>& cases, DType type, Layout layout, const Dims&
                      const View x = e.inout(dims, type, layout), y = e.in(dims, type);
                      return [&e, x, y] { e.ops.add(x, y, x); };
                    }});
+  cases.push_back({"subtract", text, [=](Env& e) {
+                     const View x = e.in(dims, type, layout), y = e.in(dims, type), z = e.out(dims, type, layout);
+                     return [&e, x, y, z] { e.ops.subtract(x, y, z); };
+                   }});
+  cases.push_back({"subtract", text + " in place", [=](Env& e) {
+                     const View x = e.inout(dims, type, layout), y = e.in(dims, type);
+                     return [&e, x, y] { e.ops.subtract(x, y, x); };
+                   }});
   cases.push_back({"multiply", text, [=](Env& e) {
                      const View x = e.in(dims, type, layout), y = e.in(dims, type), z = e.out(dims, type, layout);
                      return [&e, x, y, z] { e.ops.multiply(x, y, z); };
@@ -104,10 +112,10 @@ void add_f32(std::vector<Case>& cases, Layout layout) {
 void add_reductions(std::vector<Case>& cases, DType type, Layout layout) {
   for (const Dims& dims : {Dims{1, 1}, Dims{40, 333}}) {
     const std::string text = strf("%s %s%s", name_of(type), dims_text(dims).c_str(), layout_text(layout));
-    cases.push_back({"l2_pair", text, [=](Env& e) {
+    cases.push_back({"l1_pair", text, [=](Env& e) {
                        const View a = e.in(dims, type, layout), b = e.in(dims, type, layout);
                        const View out = e.out({2}, DType::f32);
-                       return [&e, a, b, out] { e.ops.l2_pair(a, b, out); };
+                       return [&e, a, b, out] { e.ops.l1_pair(a, b, out); };
                      }});
     for (int32_t before : {0, 2}) {
       cases.push_back({"check_finite", text + strf(" flag %d", before), [=](Env& e) {

@@ -225,7 +225,7 @@ std::pair<int64_t, int64_t> largest(const View& v) {
 
 // bf16 roundings that may fall the other way; attention rounds every weight, so that one result says little.
 double units_of(const std::string& op) {
-  if (op == "attention") return 0;
+  if (op == "attention" || op == "sparse_attention") return 0;
   const bool several =
       op == "head_norm_rope" || op == "norm_modulate" || op == "rms_norm" || op == "swiglu" || op == "scaled_add";
   return several ? 12 : 4.5;

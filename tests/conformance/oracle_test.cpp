@@ -308,8 +308,8 @@ TEST_F(Oracle, RowsMoveAndAdd) {
 
 TEST_F(Oracle, Reductions) {
   const Tensor a = tensor({1, 2, 3, 4}, {2, 2}), b = tensor({1, 1, 1, 2}, {2, 2}), out = blank({2});
-  ops->l2_pair(a, b, out);
-  EXPECT_EQ(download_f32(out), (std::vector<float>{9, 7}));
+  ops->l1_pair(a, b, out);
+  EXPECT_EQ(download_f32(out), (std::vector<float>{5, 5}));
   const Tensor flags = upload_i32(ops->device(), {2}, "flags");
   ops->check_finite(a, flags);
   EXPECT_EQ(host<int32_t>(flags.view)[0], 2);
@@ -324,6 +324,90 @@ TEST_F(Oracle, LincombRoundsBothProducts) {
   ops->lincomb(tensor({third, 0.9f}, {2}), tensor({x}, {1}), tensor({y}, {1}), out);
   const float left = third * x, right = 0.9f * y;
   EXPECT_EQ(download_f32(out)[0], left + right);
+}
+
+// q, k, v [S, 1, D] of smooth random values.
+struct SparseOperands {
+  int64_t rows, d;
+  std::vector<float> q, k, v;
+  SparseOperands(int64_t rows_, int64_t d_) : rows(rows_), d(d_) {
+    const auto draw = [&](uint64_t seed) {
+      std::vector<float> out;
+      uint64_t state = seed;
+      for (int64_t i = 0; i < rows * d; ++i) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        out.push_back(static_cast<float>(state >> 40) / 8388608.0f - 1.0f);
+      }
+      return out;
+    };
+    q = draw(1);
+    k = draw(2);
+    v = draw(3);
+  }
+};
+
+TEST_F(Oracle, SparseAttentionWithEveryBlockExactIsDenseAttention) {
+  const SparseOperands o(300, 16);
+  const Tensor q = tensor(o.q, {300, 1, 16}), k = tensor(o.k, {300, 1, 16}), v = tensor(o.v, {300, 1, 16});
+  const Tensor dense = blank({300, 1, 16}), sparse = blank({300, 1, 16});
+  ops->attention({q, k, v, dense, 0.25f, false});
+  SparseAttentionArgs args;
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  args.out = sparse;
+  args.scale = 0.25f;
+  args.tau = -1000;
+  const Tensor count = upload_i32(ops->device(), {0}, "count");
+  args.exact_blocks = count;
+  ops->sparse_attention(args);
+  const std::vector<float> want = download_f32(dense), got = download_f32(sparse);
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+  EXPECT_EQ(host<int32_t>(count.view)[0], 25);
+}
+
+// tau = +1000 leaves the band exact only; five blocks, so that blocks 0 and 2 .. 4 differ. The formula is written out
+// here for a query of block 0: blocks 0 and 1 key by key, 2, 3 and 4 (of 44 rows) through their summaries.
+TEST_F(Oracle, SparseAttentionApproximatesByMeanKeySumOfValuesAndLength) {
+  constexpr int64_t kS = 300, kD = 16, kQuery = 5;
+  const SparseOperands o(kS, kD);
+  const Tensor out = blank({kS, 1, kD});
+  SparseAttentionArgs args;
+  const Tensor q = tensor(o.q, {kS, 1, kD}), k = tensor(o.k, {kS, 1, kD}), v = tensor(o.v, {kS, 1, kD});
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  args.out = out;
+  args.scale = 0.25f;
+  args.tau = 1000;
+  ops->sparse_attention(args);
+  double total = 0, sum[kD] = {};
+  const auto score = [&](const std::vector<double>& key) {
+    double s = 0;
+    for (int64_t c = 0; c < kD; ++c) s += static_cast<double>(o.q[kQuery * kD + c]) * key[static_cast<size_t>(c)];
+    return std::exp(0.25 * s);
+  };
+  for (int64_t block = 0; block < 5; ++block) {
+    const int64_t first = block * 64, last = std::min(kS, first + 64);
+    std::vector<double> mean(kD), values(kD);
+    for (int64_t r = first; r < last; ++r) {
+      std::vector<double> key(kD);
+      for (int64_t c = 0; c < kD; ++c) {
+        key[c] = static_cast<double>(o.k[r * kD + c]);
+        // A block's summary key is stored as f32.
+        mean[c] += key[c] / static_cast<double>(last - first);
+        values[c] += static_cast<double>(o.v[r * kD + c]);
+      }
+      if (block > 1) continue;
+      total += score(key);
+      for (int64_t c = 0; c < kD; ++c) sum[c] += score(key) * static_cast<double>(o.v[r * kD + c]);
+    }
+    if (block <= 1) continue;
+    total += score(mean) * static_cast<double>(last - first);
+    for (int64_t c = 0; c < kD; ++c) sum[c] += score(mean) * values[c];
+  }
+  const std::vector<float> got = download_f32(out);
+  for (int64_t c = 0; c < kD; ++c) EXPECT_NEAR(got[kQuery * kD + c], sum[c] / total, 2e-6) << c;
 }
 
 }  // namespace

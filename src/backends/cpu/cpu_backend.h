@@ -59,6 +59,7 @@ class CpuOps final : public Ops {
   void scatter_rows(const View& src, const View& ids, const View& dst) override;
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
+  void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -70,6 +71,7 @@ class CpuOps final : public Ops {
   void silu(const View& x, const View& y) override;
   void gelu(const View& x, Gelu kind, const View& y) override;
   void add(const View& x, const View& y, const View& out) override;
+  void subtract(const View& x, const View& y, const View& out) override;
   void multiply(const View& x, const View& y, const View& out) override;
   void scaled_add(const View& x, const View& y, const View& scale) override;
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
@@ -80,7 +82,7 @@ class CpuOps final : public Ops {
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
   void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
                 const View& y) override;
-  void l2_pair(const View& a, const View& b, const View& out) override;
+  void l1_pair(const View& a, const View& b, const View& out) override;
   void check_finite(const View& x, const View& flags) override;
 
  private:
@@ -95,7 +97,9 @@ class CpuOps final : public Ops {
 
   bool all_finite(const View& x);
   void gated(const isa::GateNormArgs& args, int64_t rows);
-  void linear_chunk(const Linear& weight, const View& x, const View& y);
+  // add_scale: null for y = x W^T + b, else y += *add_scale * x W^T.
+  void linear_rows(const Linear& weight, const float* add_scale, const View& x, const View& y);
+  void linear_chunk(const Linear& weight, const float* add_scale, const View& x, const View& y);
 
   Context& context_;
   HostDevice device_;

@@ -190,14 +190,22 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   return w;
 }
 
-void CpuOps::linear(const Linear& weight, const View& x, const View& y) {
+void CpuOps::linear(const Linear& weight, const View& x, const View& y) { linear_rows(weight, nullptr, x, y); }
+
+void CpuOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
+  H3_ASSERT(x.type == y.type && static_cast<const CpuLinear&>(weight).bias.empty());
+  H3_ASSERT(weight.compute == Compute::f32 || weight.compute == Compute::bf16);
+  linear_rows(weight, &scale, x, y);
+}
+
+void CpuOps::linear_rows(const Linear& weight, const float* add_scale, const View& x, const View& y) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
   H3_ASSERT((x.stride[1] == 1 || x.dim[1] == 1) && (y.stride[1] == 1 || y.dim[1] == 1));
   const CpuLinear& w = static_cast<const CpuLinear&>(weight);
   const int64_t rows = x.dim[0], step = chunk_rows(rows, w.gemm->mr);
   for (int64_t first = 0; first < rows; first += step) {
     const int64_t count = std::min(step, rows - first);
-    linear_chunk(weight, x.slice(0, first, count), y.slice(0, first, count));
+    linear_chunk(weight, add_scale, x.slice(0, first, count), y.slice(0, first, count));
   }
 }
 
@@ -240,8 +248,8 @@ struct BlockOfWeight {
 };
 
 void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk,
-                   const BlockOfWeight& weight, float* c, const View& y, int64_t m, int64_t rows, int64_t n,
-                   int64_t cols) {
+                   const BlockOfWeight& weight, float* c, const float* add_scale, const View& y, int64_t m,
+                   int64_t rows, int64_t n, int64_t cols) {
   const isa::Gemm& gemm = *w.gemm;
   const int64_t a_panel = m / gemm.mr, b_panel = (n - weight.first_col) / gemm.nr, slices = weight.layout.slices();
   isa::GemmBlock block;
@@ -273,7 +281,8 @@ void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScr
     if (!w.col_offset.empty()) store.col_offset = w.col_offset.data() + n;
   }
   if (!w.bias.empty()) store.col_bias = w.bias.data() + n;
-  store.stream = y.bytes() >= kStreamBytes;
+  store.add_scale = add_scale;
+  store.stream = add_scale == nullptr && y.bytes() >= kStreamBytes;
   store.type = elem_of(y.type);
   store.y = {y.data + (m * y.stride[0] + n) * size_of(y.type), y.stride[0]};
   kernels.store(store);
@@ -281,7 +290,7 @@ void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScr
 
 }  // namespace
 
-void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
+void CpuOps::linear_chunk(const Linear& weight, const float* add_scale, const View& x, const View& y) {
   const CpuLinear& w = static_cast<const CpuLinear&>(weight);
   const isa::Gemm& gemm = *w.gemm;
   const bool expands = w.packed.data() == nullptr;
@@ -300,8 +309,8 @@ void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
       const int64_t group = task / (m_blocks * kColumnGroup), first = group * kColumnGroup;
       const int64_t columns = std::min(kColumnGroup, n_blocks - first), rest = task - first * m_blocks;
       const int64_t n = (first + rest % columns) * nb, m = rest / columns * mb;
-      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, expands).c, y, m, std::min(mb, rows - m), n,
-                    std::min(nb, w.out - n));
+      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, expands).c, add_scale, y, m,
+                    std::min(mb, rows - m), n, std::min(nb, w.out - n));
     });
     return;
   }
@@ -311,7 +320,7 @@ void CpuOps::linear_chunk(const Linear& weight, const View& x, const View& y) {
     const Packed layout(gemm, false, cols, w.in);
     expand_columns(w, layout, n, cols, mine);
     for (int64_t m = 0; m < rows; m += mb) {
-      compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, y, m, std::min(mb, rows - m), n, cols);
+      compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, add_scale, y, m, std::min(mb, rows - m), n, cols);
     }
   });
 }

@@ -167,7 +167,7 @@ void CpuOps::scatter_add_rows(const View& src, const View& ids, const View& dst)
   });
 }
 
-void CpuOps::l2_pair(const View& a, const View& b, const View& out) {
+void CpuOps::l1_pair(const View& a, const View& b, const View& out) {
   H3_ASSERT(a.type == b.type && out.rank == 1 && out.dim[0] == 2 && out.type == DType::f32);
   const Runs<2> runs({&a, &b});
   const int64_t pieces = ceil_div(std::max<int64_t>(1, runs.length()), Runs<2>::kPiece);
@@ -175,7 +175,7 @@ void CpuOps::l2_pair(const View& a, const View& b, const View& out) {
   float* partial = reinterpret_cast<float*>(shared());
   runs.parallel(context_.pool, [&](const auto& p, int64_t n, int64_t run, int64_t offset) {
     float* slot = partial + 2 * (run * pieces + offset / Runs<2>::kPiece);
-    kernels_.pointwise->l2_pair(elem_of(a.type), p[0], p[1], n, slot, slot + 1);
+    kernels_.pointwise->l1_pair(elem_of(a.type), p[0], p[1], n, slot, slot + 1);
   });
   double difference = 0, norm = 0;
   if (a.elements() > 0) {

@@ -180,6 +180,9 @@ void CpuOps::gelu(const View& x, Gelu kind, const View& y) {
 void CpuOps::add(const View& x, const View& y, const View& out) {
   run_binary(context_.pool, kernels_, Binary::add, x, y, out);
 }
+void CpuOps::subtract(const View& x, const View& y, const View& out) {
+  run_binary(context_.pool, kernels_, Binary::subtract, x, y, out);
+}
 void CpuOps::multiply(const View& x, const View& y, const View& out) {
   run_binary(context_.pool, kernels_, Binary::multiply, x, y, out);
 }

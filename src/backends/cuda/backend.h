@@ -57,6 +57,7 @@ class CudaOps final : public Ops {
   void scatter_rows(const View& src, const View& ids, const View& dst) override;
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
+  void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -68,11 +69,13 @@ class CudaOps final : public Ops {
   void silu(const View& x, const View& y) override;
   void gelu(const View& x, Gelu kind, const View& y) override;
   void add(const View& x, const View& y, const View& out) override;
+  void subtract(const View& x, const View& y, const View& out) override;
   void multiply(const View& x, const View& y, const View& out) override;
   void scaled_add(const View& x, const View& y, const View& scale) override;
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  void sparse_attention(const SparseAttentionArgs& args) override;
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
@@ -80,7 +83,7 @@ class CudaOps final : public Ops {
                 const View& y) override;
   void blend_tile(const TileBlend& args) override;
   void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
-  void l2_pair(const View& a, const View& b, const View& out) override;
+  void l1_pair(const View& a, const View& b, const View& out) override;
   void check_finite(const View& x, const View& flags) override;
 
   cudaStream_t stream() const { return owner_.stream; }
@@ -100,13 +103,14 @@ class CudaOps final : public Ops {
   std::weak_ptr<WeightStream> weight_stream_;  // of the groups there are
   cudaEvent_t paces_[2] = {};                  // the last calls of pace()
   int next_pace_ = 0;
-  Buffer scratch_[5];
+  Buffer scratch_[6];
 };
 
 // Casts, int8 and synthetic weights: kernels/quantise.cu.
 // dst[i] = round(noise_value(noise, first + i)).
 void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type);
-void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);    // dst [rows, cols] dense
+void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
+void add_rows(cudaStream_t stream, const float* sum, const View& y);  // y = round(y + sum), sum [rows, cols] dense
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
 // q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale);

@@ -184,11 +184,11 @@ void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
                                                    sizeof m.bias),
           "describing a matmul");
   }
-  const float one = 1, zero = 0;
+  const float scale = m.scale, keep = m.add ? 1 : 0;
   const int32_t int_one = 1, int_zero = 0;
   const bool integer = m.operand == DType::i8;
-  const void* alpha = integer ? static_cast<const void*>(&int_one) : &one;
-  const void* beta = integer ? static_cast<const void*>(&int_zero) : &zero;
+  const void* alpha = integer ? static_cast<const void*>(&int_one) : &scale;
+  const void* beta = integer ? static_cast<const void*>(&int_zero) : &keep;
   check(blas_lt().cublasLtMatmul(handle_, chosen->operation, alpha, m.w, chosen->a, m.x, chosen->b, beta, m.y,
                                  chosen->d, m.y, chosen->d, &chosen->algorithm, workspace_.data(),
                                  static_cast<size_t>(workspace_.bytes()), ops_.stream()),
@@ -341,7 +341,46 @@ void LinearPlans::check_first(const CudaLinear& weight, const View& x, const Vie
   check_plan(weight, x, y);
 }
 
+void LinearPlans::run_add(const CudaLinear& weight, float scale, const View& x, const View& y) {
+  H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
+  H3_ASSERT(x.type == y.type && weight.packed.empty() && weight.bias_f32.data() == nullptr);
+  if (x.dim[0] == 0) return;
+  const void* operand = x.data;
+  int64_t ldx = x.stride[0];
+  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
+  if (x.type != weight.operand || !aligned || x.dim[0] == 1) {
+    operand = ops_.scratch(0, x.dim[0] * weight.in * size_of(weight.operand));
+    cast_rows(ops_.stream(), x, const_cast<void*>(operand), weight.operand, false);
+    ldx = weight.in;
+  }
+  Matmul m{.w = weight.operands(),
+           .x = operand,
+           .y = y.data,
+           .rows = x.dim[0],
+           .outs = weight.out,
+           .ldx = ldx,
+           .ldy = y.stride[0],
+           .operand = weight.operand,
+           .out = y.type,
+           .scale = scale,
+           .add = true};
+  if (y.type != weight.operand && y.type != DType::f32) {  // f32 operands give f32 only
+    m.y = ops_.scratch(1, x.dim[0] * weight.out * 4);
+    m.ldy = weight.out;
+    m.out = DType::f32;
+    m.add = false;
+    matmul(weight, m);
+    add_rows(ops_.stream(), static_cast<const float*>(m.y), y);
+    return;
+  }
+  matmul(weight, m);
+}
+
 std::unique_ptr<Linear> CudaOps::make_linear(LinearSpec spec) { return plans_->make(std::move(spec)); }
+
+void CudaOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
+  plans_->run_add(static_cast<const CudaLinear&>(weight), scale, x, y);
+}
 
 void CudaOps::linear(const Linear& weight, const View& x, const View& y) {
   plans_->run(static_cast<const CudaLinear&>(weight), x, y);

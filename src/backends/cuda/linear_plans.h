@@ -36,7 +36,8 @@ class LinearPlans {
   ~LinearPlans();
   std::unique_ptr<Linear> make(LinearSpec spec);
   void run(const CudaLinear& weight, const View& x, const View& y);
-  static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
+  void run_add(const CudaLinear& weight, float scale, const View& x, const View& y);  // y += scale * x W^T
+  static int64_t scratch_bytes(Compute compute);                                      // at most, of CudaOps::scratch
   static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
   static bool stays_packed(const MatrixSource& weight, Compute compute);
 
@@ -47,6 +48,8 @@ class LinearPlans {
     void* y = nullptr;
     int64_t rows = 0, outs = 0, ldx = 0, ldy = 0;
     DType operand = DType::f32, out = DType::f32;
+    float scale = 1;
+    bool add = false;  // to what y holds
   };
   std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
   cublasLtMatmulAlgo_t algorithm_for(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan);

@@ -94,13 +94,16 @@ std::unique_ptr<Linear> RefOps::make_linear(LinearSpec spec) {
   return linear;
 }
 
-void RefOps::linear(const Linear& weight, const View& x, const View& y) {
-  const RefLinear& w = static_cast<const RefLinear&>(weight);
+namespace {
+
+// emit(row, first output, count, sums) for every panel of every row of x W^T + b.
+template <typename Emit>
+void each_product(ThreadPool& pool, const RefLinear& w, const View& x, const View& y, const Emit& emit) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == w.in && y.dim[1] == w.out);
   const int64_t rows = x.dim[0], in = w.in, out = w.out;
   const int64_t panels = (out + kPanel - 1) / kPanel;
   const int64_t row_tasks = (rows + kRowBlock - 1) / kRowBlock, panel_tasks = (panels + kPanelBlock - 1) / kPanelBlock;
-  context_.pool.parallel(row_tasks * panel_tasks, [&](int64_t task) {
+  pool.parallel(row_tasks * panel_tasks, [&](int64_t task) {
     const int64_t first = task / panel_tasks * kRowBlock, count = std::min(kRowBlock, rows - first);
     std::vector<float> row(static_cast<size_t>(in));
     std::vector<double> operands(static_cast<size_t>(count * in));
@@ -120,9 +123,29 @@ void RefOps::linear(const Linear& weight, const View& x, const View& y) {
           if (!w.scales.empty()) sums[j] *= static_cast<double>(scale[r]) * static_cast<double>(w.scales[o + j]);
           if (!w.bias.empty()) sums[j] += static_cast<double>(w.bias[o + j]);
         }
-        rows::store_row(y, first + r, o, outputs, sums);
+        emit(first + r, o, outputs, sums);
       }
     }
+  });
+}
+
+}  // namespace
+
+void RefOps::linear(const Linear& weight, const View& x, const View& y) {
+  each_product(context_.pool, static_cast<const RefLinear&>(weight), x, y,
+               [&](int64_t row, int64_t first, int64_t count, const double* sums) {
+                 rows::store_row(y, row, first, count, sums);
+               });
+}
+
+void RefOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
+  const RefLinear& w = static_cast<const RefLinear&>(weight);
+  H3_ASSERT(x.type == y.type && w.bias.empty() && (w.compute == Compute::f32 || w.compute == Compute::bf16));
+  each_product(context_.pool, w, x, y, [&](int64_t row, int64_t first, int64_t count, const double* sums) {
+    double total[kPanel];
+    rows::load_row(y, row, first, count, total);
+    for (int64_t j = 0; j < count; ++j) total[j] += static_cast<double>(scale) * sums[j];
+    rows::store_row(y, row, first, count, total);
   });
 }
 

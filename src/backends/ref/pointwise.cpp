@@ -68,6 +68,15 @@ void RefOps::add(const View& x, const View& y, const View& out) {
   });
 }
 
+void RefOps::subtract(const View& x, const View& y, const View& out) {
+  H3_ASSERT(rows::same_dims(x, y) && rows::same_dims(x, out));
+  for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
+    Pair v(x, y, row, begin, count);
+    for (int64_t i = 0; i < count; ++i) v.a[i] -= v.b[i];
+    store_row(out, row, begin, count, v.a.data());
+  });
+}
+
 void RefOps::multiply(const View& x, const View& y, const View& out) {
   H3_ASSERT(rows::same_dims(x, y) && rows::same_dims(x, out));
   for_pieces(out, [&](int64_t row, int64_t begin, int64_t count) {
@@ -118,7 +127,7 @@ void RefOps::channel_affine(const View& x, const View& std, const View& mean, co
   });
 }
 
-void RefOps::l2_pair(const View& a, const View& b, const View& out) {
+void RefOps::l1_pair(const View& a, const View& b, const View& out) {
   H3_ASSERT(rows::same_dims(a, b) && out.rank == 1 && out.dim[0] == 2 && out.type == DType::f32);
   const int64_t rows = rows::row_count(a), length = rows::row_length(a);
   std::vector<double> difference(static_cast<size_t>(rows)), norm(static_cast<size_t>(rows));
@@ -126,8 +135,8 @@ void RefOps::l2_pair(const View& a, const View& b, const View& out) {
     const Pair v(a, b, row, 0, length);
     double d = 0, n = 0;
     for (int64_t i = 0; i < length; ++i) {
-      d += (v.a[i] - v.b[i]) * (v.a[i] - v.b[i]);
-      n += v.b[i] * v.b[i];
+      d += std::fabs(round_to(a.type, v.a[i] - v.b[i]));
+      n += std::fabs(v.b[i]);
     }
     difference[row] = d;
     norm[row] = n;

@@ -27,6 +27,7 @@ class RefOps : public Ops {
   void scatter_rows(const View& src, const View& ids, const View& dst) override;
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
+  void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -36,6 +37,7 @@ class RefOps : public Ops {
   void silu(const View& x, const View& y) override;
   void gelu(const View& x, Gelu kind, const View& y) override;
   void add(const View& x, const View& y, const View& out) override;
+  void subtract(const View& x, const View& y, const View& out) override;
   void multiply(const View& x, const View& y, const View& out) override;
   void scaled_add(const View& x, const View& y, const View& scale) override;
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
@@ -48,7 +50,7 @@ class RefOps : public Ops {
                 const View& y) override;
   void blend_tile(const TileBlend& args) override;
   void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
-  void l2_pair(const View& a, const View& b, const View& out) override;
+  void l1_pair(const View& a, const View& b, const View& out) override;
   void check_finite(const View& x, const View& flags) override;
 
  private:

@@ -18,6 +18,26 @@ int64_t Block::bytes() const {
   return sum;
 }
 
+int64_t LiveBranch::bytes() const {
+  int64_t sum = down->bytes;
+  for (const Part& part : parts) sum += part.up->bytes;
+  return sum;
+}
+
+void adapted_linear(Ops& ops, const Linear& base, const BranchUses& uses, const View& x, const View& low,
+                    const View& y) {
+  ops.linear(base, x, y);
+  for (const BranchUse& use : uses) {
+    const LiveBranch& branch = *use.branch;
+    const View ranks = low.slice(0, 0, x.dim[0]).slice(1, 0, branch.down->out);
+    ops.linear(*branch.down, x, ranks);
+    for (const LiveBranch::Part& part : branch.parts) {
+      ops.linear_add(*part.up, use.strength * part.scale, ranks.slice(1, part.first_rank, part.up->in),
+                     y.slice(1, part.first_row, part.up->out));
+    }
+  }
+}
+
 Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute, WeightGroup* group) {
   const auto linear = [&](const char* name, const MatrixSource& weight) {
     LinearSpec spec;
@@ -40,10 +60,11 @@ Block make_block(Ops& ops, const BlockSource& source, const std::string& label, 
   return block;
 }
 
-void attention_heads(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
-                     const BlockScratch& scratch, const Probe& probe, const std::string& name) {
+void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config,
+                     const View& h, const Rope& rope, const BlockScratch& scratch, const SparseCall* sparse,
+                     const Probe& probe, const std::string& name) {
   const int64_t inner = config.inner();
-  ops.linear(*block.qkv, h, scratch.qkv);
+  adapted_linear(ops, *block.qkv, branches.qkv, h, scratch.low, scratch.qkv);
   const auto heads = [&](int64_t part) { return scratch.qkv.slice(1, part * inner, inner).split(1, config.head_dim); };
   const View q = heads(0), k = heads(1), v = heads(2);
   const Ops::HeadNorm q_norm{true, block.q_norm, config.qk_norm_eps, NormRounding::once};
@@ -66,21 +87,35 @@ void attention_heads(Ops& ops, const Block& block, const DitConfig& config, cons
   args.v = v;
   args.out = scratch.attention.split(1, config.head_dim);
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  if (sparse != nullptr) {
+    SparseAttentionArgs blocks;
+    blocks.q = q;
+    blocks.k = k;
+    blocks.v = v;
+    blocks.out = args.out;
+    blocks.scale = args.scale;
+    blocks.tau = sparse->tau;
+    blocks.exact_keys = sparse->exact_keys;
+    blocks.exact_blocks = sparse->exact_blocks;
+    ops.sparse_attention(blocks);
+    args.q = q.slice(0, 0, sparse->exact_keys);
+    args.out = args.out.slice(0, 0, sparse->exact_keys);
+  }
   ops.attention(args);
   probe(name + ".attn_heads", scratch.attention);
 }
 
-void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,
-                const View& y, const Probe& probe, const std::string& name) {
+void mlp_branch(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config, const View& h,
+                const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name) {
   const int64_t rows = h.dim[0], chunk = scratch.gate_value.dim[0];
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
     const View both = scratch.gate_value.slice(0, 0, count);
     const View gate = both.slice(1, 0, config.ffn), value = both.slice(1, config.ffn, config.ffn);
-    ops.linear(*block.fc1, h.slice(0, first, count), both);
+    adapted_linear(ops, *block.fc1, branches.fc1, h.slice(0, first, count), scratch.low, both);
     ops.swiglu(gate, value, gate);
     if (count == rows) probe(name + ".swiglu", gate);
-    ops.linear(*block.fc2, gate, y.slice(0, first, count));
+    adapted_linear(ops, *block.fc2, branches.fc2, gate, scratch.low, y.slice(0, first, count));
   }
   probe(name + ".ff_out", y);
 }

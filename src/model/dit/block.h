@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/dit/config.h"
 #include "model/dit/weights.h"
@@ -36,6 +37,34 @@ struct Block {
   int64_t bytes() const;
 };
 
+// One adapter's branch of one linear on the device: y += scale * up (down x), part by part. Parts of one linear share
+// the product with the stacked down matrices.
+struct LiveBranch {
+  struct Part {
+    std::unique_ptr<Linear> up;
+    int64_t first_rank = 0, first_row = 0;
+    float scale = 1;  // alpha / rank
+  };
+  std::unique_ptr<Linear> down;  // [sum of ranks, in]
+  std::vector<Part> parts;
+  int64_t bytes() const;
+};
+
+// The branches that a request adds to one linear.
+struct BranchUse {
+  const LiveBranch* branch = nullptr;
+  float strength = 1;
+};
+using BranchUses = std::vector<BranchUse>;
+
+struct BlockBranches {
+  BranchUses qkv, out, fc1, fc2;
+};
+
+// y = linear(x), then every branch on the same x, whatever form of x the base reads. low [rows, >= ranks] T.
+void adapted_linear(Ops& ops, const Linear& base, const BranchUses& uses, const View& x, const View& low,
+                    const View& y);
+
 // The matmul weights travel with `group` when there is one.
 Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute,
                  WeightGroup* group = nullptr);
@@ -45,15 +74,25 @@ struct BlockScratch {
   View qkv;         // [rows, 3 inner] T
   View attention;   // [rows, inner] T
   View gate_value;  // [chunk, 2 ffn] T; the MLP runs over chunks of rows, which bounds this
+  View low;         // [rows, largest sum of ranks] T; empty without adapters
+};
+
+// Sparse attention of one call; tau and exact_keys as in SparseAttentionArgs. The first exact_keys queries are then
+// computed densely, over all keys.
+struct SparseCall {
+  float tau = 1;
+  int64_t exact_keys = 0;
+  View exact_blocks;
 };
 
 // attention = softmax(q k^T) v of the heads of h, before the output projection; rope.cos empty: no rotation.
-// Scratch: qkv.
-void attention_heads(Ops& ops, const Block& block, const DitConfig& config, const View& h, const Rope& rope,
-                     const BlockScratch& scratch, const Probe& probe, const std::string& name);
+// Scratch: qkv. sparse: null for dense attention.
+void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config,
+                     const View& h, const Rope& rope, const BlockScratch& scratch, const SparseCall* sparse,
+                     const Probe& probe, const std::string& name);
 
 // y = fc2(silu(gate) * value). Scratch: gate_value.
-void mlp_branch(Ops& ops, const Block& block, const DitConfig& config, const View& h, const BlockScratch& scratch,
-                const View& y, const Probe& probe, const std::string& name);
+void mlp_branch(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config, const View& h,
+                const BlockScratch& scratch, const View& y, const Probe& probe, const std::string& name);
 
 }  // namespace h3::dit

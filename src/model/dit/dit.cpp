@@ -2,6 +2,7 @@
 
 #include "base/context.h"
 #include "base/error.h"
+#include "model/dit/adapter.h"
 #include "model/dit/session.h"
 
 namespace h3 {
@@ -33,7 +34,16 @@ class Transformer final : public Dit {
       bank_.reset();  // before the new one is made: the two may not fit side by side
       bank_ = make_bank(model_.ops, model_.source, plan, model_.activation, control);
     }
-    return start_session(model_, std::move(request), plan, bank_, control);
+    std::vector<LoadedUse> uses;
+    for (const AdapterUse& use : request.adapters) {
+      uses.push_back({static_cast<const LoadedAdapter*>(use.adapter.get()), use.strength});
+    }
+    const auto bank = adapt_bank(model_.ops, model_.source, bank_, uses, model_.activation, control);
+    return start_session(model_, std::move(request), uses, plan, bank, control);
+  }
+
+  std::shared_ptr<const DitAdapter> load_adapter(const lora::Adapter& adapter, const Control& control) override {
+    return std::make_shared<LoadedAdapter>(model_.ops, model_.source, adapter, model_.activation, control);
   }
 
  private:
@@ -119,9 +129,10 @@ DitInspection inspect_dit(const Component& component, Log& log) {
   return out;
 }
 
-DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation) {
+DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation,
+                             int64_t adapter_rank) {
   DitMemory memory;
-  memory.workspace = plan_workspace(dit::session_slots(config, layout, evaluations, activation)).bytes;
+  memory.workspace = plan_workspace(dit::session_slots(config, layout, evaluations, activation, adapter_rank)).bytes;
   // Text and target video at t_v, target sound at t_a, conditions at a time of their own (spec dit 3.3).
   const int64_t rows = 3 * int64_t{evaluations} + 2;
   memory.modulation = dit::bank_bytes(config, rows, 2 * int64_t{evaluations}, activation);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/control.h"
@@ -25,12 +26,49 @@ struct DitOptions {
   int64_t resident_layers = kAllLayers;  // blocks that stay on the device; the others are streamed
 };
 
+namespace lora {
+class Adapter;
+}
+
+// An adapter on the device, made by Dit::load_adapter for that transformer.
+class DitAdapter {
+ public:
+  virtual ~DitAdapter() = default;
+  virtual int64_t bytes() const = 0;  // on the device
+};
+
+struct AdapterUse {
+  std::shared_ptr<const DitAdapter> adapter;
+  float strength = 1;
+};
+
+// Block-sparse attention in the trunk (spec acceleration 5.4). Text, conditions and sound stay exact, as keys and as
+// queries; the refiner stays dense.
+struct SparseOptions {
+  bool enabled = false;
+  float tau = 1;
+  int dense_steps = 10;     // first evaluations that stay dense, by index
+  int dense_blocks = 2;     // first blocks that stay dense
+  int64_t minimum = 24576;  // rows of the sequence from which it is used
+};
+
+// What became of it.
+struct SparseReport {
+  int64_t sparse = 0, dense = 0;  // attention calls of the trunk
+  double density = 0;             // of exact blocks in the first sparse call, the band and the exact keys included
+  std::string reason;             // why there was no sparse call; empty when there was one
+};
+
 struct DitRequest {
   const PackedLayout* layout = nullptr;         // outlives the session
   std::vector<float> text;                      // [Nt, text_dim]
   std::vector<float> condition_video;           // [rows, video_row] noised and patchified, in packed order
   std::vector<float> condition_audio;           // [rows, audio_row]
   std::vector<float> video_times, audio_times;  // one per evaluation
+  // Live adapters: y = base(x) + strength * (alpha / rank) * B (A x), in this order. None: the bytes of a process that
+  // never loaded one.
+  std::vector<AdapterUse> adapters;
+  SparseOptions sparse;
   // Sees every intermediate value by name, as they are computed; empty in normal runs.
   std::function<void(const char* name, const View& value)> probe;
 };
@@ -50,6 +88,11 @@ class DitSession {
   virtual void blocks(int64_t first, int64_t last) = 0;
   // Velocities of the target rows, f32, shaped as the inputs of embed.
   virtual void head(const View& video_velocity, const View& audio_velocity) = 0;
+  // The input of block 0's attention for the rows in residual(): its norm with this evaluation's shift and scale.
+  // Valid until blocks() or head().
+  virtual View modulated_input() = 0;
+  virtual SparseReport sparse_report() = 0;
+  virtual int64_t sparse_calls() const = 0;  // attention calls of the trunk so far that were sparse
   virtual const View& residual() const = 0;  // [S, hidden] T, contiguous
   virtual int64_t layers() const = 0;
   virtual int64_t bytes() const = 0;  // of the workspace
@@ -69,6 +112,8 @@ class Dit {
   virtual int64_t weight_bytes() const = 0;  // held on the device
   // `control` and the layout outlive the session. Refines the text and computes the modulation rows; those are kept for
   // the next request with the same times.
+  // Puts an adapter beside the weights, which stay as they are. It must not outlive the transformer.
+  virtual std::shared_ptr<const DitAdapter> load_adapter(const lora::Adapter& adapter, const Control& control) = 0;
   virtual std::unique_ptr<DitSession> start(DitRequest request, const Control& control) = 0;
 };
 
@@ -88,6 +133,7 @@ struct DitMemory {
   int64_t workspace = 0;   // activations, tables, row numbers
   int64_t modulation = 0;  // at most; shared by sessions with the same times
 };
-DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation);
+DitMemory dit_session_memory(const DitConfig& config, const PackedLayout& layout, int evaluations, DType activation,
+                             int64_t adapter_rank = 0);
 
 }  // namespace h3

@@ -26,12 +26,15 @@ int64_t mlp_chunk(const DitConfig& config, int64_t rows, DType type) {
 
 class Session final : public DitSession {
  public:
-  Session(Model& model, DitRequest request, const ModulationPlan& plan, std::shared_ptr<const ModulationBank> bank,
-          const Control& control);
+  Session(Model& model, DitRequest request, const std::vector<LoadedUse>& uses, const ModulationPlan& plan,
+          std::shared_ptr<const ModulationBank> bank, const Control& control);
 
   void embed(int evaluation, const View& video_rows, const View& audio_rows) override;
   void blocks(int64_t first, int64_t last) override;
   void head(const View& video_velocity, const View& audio_velocity) override;
+  View modulated_input() override;
+  SparseReport sparse_report() override;
+  int64_t sparse_calls() const override { return sparse_calls_; }
   const View& residual() const override { return x_; }
   int64_t layers() const override { return model_.source.config.layers; }
   int64_t bytes() const override { return workspace_.bytes(); }
@@ -46,6 +49,7 @@ class Session final : public DitSession {
   Gate gate(int64_t block, int64_t chunk) const;
   void run_block(int64_t i, bool norm_follows);
   BlockScratch scratch(int64_t rows) const;
+  bool sparse_here(int64_t block) const;
 
   Model& model_;
   Ops& ops_;
@@ -53,19 +57,32 @@ class Session final : public DitSession {
   std::shared_ptr<const ModulationBank> bank_;
   const Control& control_;
   Probe probe_;
+  std::vector<AdapterUse> adapters_;  // kept while the session lives
+  std::vector<BlockBranches> branches_, refiner_branches_;
   int64_t static_rows_, evaluations_;
+  SparseOptions sparse_;
+  int64_t exact_keys_ = 0;  // rows before the target video
+  int64_t sparse_calls_ = 0, dense_calls_ = 0;
+  Tensor exact_blocks_;  // [1] i32, of the first sparse call
+  int evaluation_ = 0;
 
   Workspace workspace_;
   View x_;               // [S, hidden] the residual stream
   View fixed_;           // [text and conditions, hidden] embedded once
   View h1_, attention_;  // [S, hidden], [S, inner]: the two uses of `wide`
-  View qkv_, y1_, h2_, y2_, gate_value_;
+  View qkv_, y1_, h2_, y2_, gate_value_, low_;
   View ids_, final_ids_;  // [evaluations, S], [evaluations, targets] i32
   View now_, final_now_;  // the row numbers of the current evaluation: the same addresses in every evaluation
   Rope rope_;
 };
 
-Session::Session(Model& model, DitRequest request, const ModulationPlan& plan,
+int64_t adapter_rank(const std::vector<LoadedUse>& uses) {
+  int64_t rank = 0;
+  for (const LoadedUse& use : uses) rank = std::max(rank, use.adapter->largest_rank());
+  return rank;
+}
+
+Session::Session(Model& model, DitRequest request, const std::vector<LoadedUse>& uses, const ModulationPlan& plan,
                  std::shared_ptr<const ModulationBank> bank, const Control& control)
     : model_(model),
       ops_(model.ops),
@@ -73,13 +90,20 @@ Session::Session(Model& model, DitRequest request, const ModulationPlan& plan,
       bank_(std::move(bank)),
       control_(control),
       probe_(model.ops, std::move(request.probe)),
+      adapters_(std::move(request.adapters)),
+      branches_(branches_of(uses, lora::Site::Stack::trunk, model.source.config.layers)),
+      refiner_branches_(branches_of(uses, lora::Site::Stack::refiner, model.source.config.refiner_layers)),
       static_rows_(layout_.first_target()),
-      evaluations_(static_cast<int64_t>(request.video_times.size())) {
+      evaluations_(static_cast<int64_t>(request.video_times.size())),
+      sparse_(request.sparse),
+      exact_keys_(layout_.rows - layout_.target_video_rows()) {
   check_request(request);
+  if (sparse_.enabled) exact_blocks_ = upload_i32(ops_.device(), {0}, "exact blocks");
   const DitConfig& config = model.source.config;
   Device& device = ops_.device();
-  workspace_ = Workspace(device, plan_workspace(session_slots(config, layout_, evaluations_, model.activation)),
-                         "the denoiser's activations");
+  workspace_ = Workspace(
+      device, plan_workspace(session_slots(config, layout_, evaluations_, model.activation, adapter_rank(uses))),
+      "the denoiser's activations");
   const int64_t rows = layout_.rows;
   const View wide = workspace_["wide"];
   h1_ = wide.slice(0, 0, rows * config.hidden).reshape({rows, config.hidden});
@@ -91,6 +115,7 @@ Session::Session(Model& model, DitRequest request, const ModulationPlan& plan,
   h2_ = workspace_["h2"];
   y2_ = workspace_["y2"];
   gate_value_ = workspace_["gate_value"];
+  if (adapter_rank(uses) > 0) low_ = workspace_["low"];
   ids_ = workspace_["ids"];
   final_ids_ = workspace_["final_ids"];
   now_ = workspace_["now"];
@@ -127,7 +152,7 @@ void Session::upload_tables(const ModulationPlan& plan) {
 
 BlockScratch Session::scratch(int64_t rows) const {
   return {qkv_.slice(0, 0, rows), attention_.slice(0, 0, rows),
-          gate_value_.slice(0, 0, std::min(rows, gate_value_.dim[0]))};
+          gate_value_.slice(0, 0, std::min(rows, gate_value_.dim[0])), low_};
 }
 
 // Projection and two plain pre-norm blocks over the text rows, once per request (spec dit 2.2).
@@ -149,14 +174,14 @@ void Session::refine_text(const std::vector<float>& text) {
     workspace_.enter(kNorm1);
     ops_.rms_norm(e, block.norm1, config.norm_eps, NormRounding::once, part(h1_));
     workspace_.enter(kHeads);
-    attention_heads(ops_, block, config, part(h1_), {}, scratch(rows), probe_, name);
+    attention_heads(ops_, block, refiner_branches_[i], config, part(h1_), {}, scratch(rows), nullptr, probe_, name);
     workspace_.enter(kOut);
-    ops_.linear(*block.out, part(attention_), part(y1_));
+    adapted_linear(ops_, *block.out, refiner_branches_[i].out, part(attention_), low_, part(y1_));
     workspace_.enter(kNorm2);
     ops_.add(e, part(y1_), e);
     ops_.rms_norm(e, block.norm2, config.norm_eps, NormRounding::once, part(h2_));
     workspace_.enter(kMlp);
-    mlp_branch(ops_, block, config, part(h2_), scratch(rows), part(y2_), probe_, name);
+    mlp_branch(ops_, block, refiner_branches_[i], config, part(h2_), scratch(rows), part(y2_), probe_, name);
     workspace_.enter(kEnd);
     ops_.add(e, part(y2_), e);
     probe_("refiner_block." + std::to_string(i), e);
@@ -196,6 +221,7 @@ void Session::embed_conditions(const DitRequest& request) {
 void Session::embed(int evaluation, const View& video_rows, const View& audio_rows) {
   H3_ASSERT(evaluation >= 0 && evaluation < evaluations_);
   control_.check();
+  evaluation_ = evaluation;
   ops_.copy(ids_.select(0, evaluation), now_);
   ops_.copy(final_ids_.select(0, evaluation), final_now_);
   if (static_rows_ > 0) ops_.copy(fixed_, x_.slice(0, 0, static_rows_));
@@ -228,14 +254,23 @@ void Session::run_block(int64_t i, bool norm_follows) {
   const BlockScratch views = scratch(layout_.rows);
   if (probe_.active()) probe_(name + ".adaln", bank_->blocks[static_cast<size_t>(i)]);
   workspace_.enter(kHeads);
-  attention_heads(ops_, block, config, h1_, rope_, views, probe_, name);
+  const BlockBranches& branches = branches_[static_cast<size_t>(i)];
+  if (sparse_here(i)) {
+    const View none;
+    const SparseCall call{sparse_.tau, exact_keys_, sparse_calls_ == 0 ? exact_blocks_.view : none};
+    attention_heads(ops_, block, branches, config, h1_, rope_, views, &call, probe_, name);
+    ++sparse_calls_;
+  } else {
+    attention_heads(ops_, block, branches, config, h1_, rope_, views, nullptr, probe_, name);
+    ++dense_calls_;
+  }
   workspace_.enter(kOut);
-  ops_.linear(*block.out, attention_, y1_);
+  adapted_linear(ops_, *block.out, branches.out, attention_, low_, y1_);
   if (probe_.active()) probe_(name + ".attn_out", y1_);
   workspace_.enter(kNorm2);
   ops_.gate_norm(x_, y1_, gate(i, 2), block.norm2, config.norm_eps, modulation(i, 3), h2_);
   workspace_.enter(kMlp);
-  mlp_branch(ops_, block, config, h2_, views, y2_, probe_, name);
+  mlp_branch(ops_, block, branches, config, h2_, views, y2_, probe_, name);
   workspace_.enter(kEnd);
   if (norm_follows) {
     const Block& next = model_.blocks.at(i + 1);
@@ -259,6 +294,36 @@ void Session::blocks(int64_t first, int64_t last) {
   }
   ops_.norm_modulate(x_, block.norm1, config.norm_eps, modulation(first, 0), h1_);
   for (int64_t i = first; i < last; ++i) run_block(i, i + 1 < last);
+}
+
+bool Session::sparse_here(int64_t block) const {
+  return sparse_.enabled && layout_.rows >= sparse_.minimum && evaluation_ >= sparse_.dense_steps &&
+         block >= sparse_.dense_blocks && exact_keys_ > 0 && exact_keys_ < layout_.rows;
+}
+
+SparseReport Session::sparse_report() {
+  SparseReport report{sparse_calls_, dense_calls_, 0, ""};
+  if (!sparse_.enabled) return report;
+  if (sparse_calls_ == 0) {
+    report.reason =
+        layout_.rows < sparse_.minimum
+            ? strf("the sequence has %lld rows, below the minimum of %lld", static_cast<long long>(layout_.rows),
+                   static_cast<long long>(sparse_.minimum))
+            : strf("no evaluation from %d and no block from %d ran", sparse_.dense_steps, sparse_.dense_blocks);
+    return report;
+  }
+  int32_t exact = 0;
+  ops_.sync();
+  ops_.device().download(exact_blocks_, &exact);
+  const double blocks = static_cast<double>((layout_.rows + kSparseBlock - 1) / kSparseBlock);
+  report.density = exact / (blocks * blocks * static_cast<double>(model_.source.config.heads));
+  return report;
+}
+
+View Session::modulated_input() {
+  const DitConfig& config = model_.source.config;
+  ops_.norm_modulate(x_, model_.blocks.at(0).norm1, config.norm_eps, modulation(0, 0), h1_);
+  return h1_;
 }
 
 void Session::head(const View& video_velocity, const View& audio_velocity) {
@@ -290,13 +355,14 @@ RotaryTables rotary_tables(const std::vector<double>& position, const std::vecto
   return tables;
 }
 
-std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type) {
+std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type,
+                                int64_t adapter_rank) {
   const int64_t rows = layout.rows, hidden = config.hidden, inner = config.inner(), fixed = layout.first_target();
   const auto keep = [](const char* name, DType slot_type, std::vector<int64_t> dims) {
     return Slot{name, slot_type, std::move(dims), kStart, kEnd};
   };
   const int64_t targets = rows - fixed;
-  return {
+  std::vector<Slot> slots = {
       keep("x", type, {rows, hidden}),
       keep("fixed", type, {fixed, hidden}),
       keep("wide", type, {rows * std::max(hidden, inner)}),
@@ -312,11 +378,14 @@ std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& lay
       {"y2", type, {rows, hidden}, kMlp, kEnd},
       {"gate_value", type, {mlp_chunk(config, rows, type), 2 * config.ffn}, kMlp, kMlp},
   };
+  if (adapter_rank > 0) slots.push_back(keep("low", type, {rows, adapter_rank}));
+  return slots;
 }
 
-std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const ModulationPlan& plan,
-                                          std::shared_ptr<const ModulationBank> bank, const Control& control) {
-  return std::make_unique<Session>(model, std::move(request), plan, std::move(bank), control);
+std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const std::vector<LoadedUse>& uses,
+                                          const ModulationPlan& plan, std::shared_ptr<const ModulationBank> bank,
+                                          const Control& control) {
+  return std::make_unique<Session>(model, std::move(request), uses, plan, std::move(bank), control);
 }
 
 }  // namespace h3::dit

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/dit/adaln.h"
+#include "model/dit/adapter.h"
 #include "model/dit/block.h"
 #include "model/dit/dit.h"
 #include "model/layer_stack.h"
@@ -30,9 +31,12 @@ struct RotaryTables {
 };
 RotaryTables rotary_tables(const std::vector<double>& position, const std::vector<float>& inv_freq);
 
-std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type);
+// adapter_rank: the largest sum of ranks beside one linear; 0 without adapters.
+std::vector<Slot> session_slots(const DitConfig& config, const PackedLayout& layout, int64_t evaluations, DType type,
+                                int64_t adapter_rank);
 
-std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const ModulationPlan& plan,
-                                          std::shared_ptr<const ModulationBank> bank, const Control& control);
+std::unique_ptr<DitSession> start_session(Model& model, DitRequest request, const std::vector<LoadedUse>& uses,
+                                          const ModulationPlan& plan, std::shared_ptr<const ModulationBank> bank,
+                                          const Control& control);
 
 }  // namespace h3::dit

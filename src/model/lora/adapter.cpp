@@ -41,8 +41,6 @@ bool block_diagonal(const StoredMatrix& up, int64_t parts) {
   return true;
 }
 
-bool plain(Format format) { return format == Format::f32 || format == Format::bf16 || format == Format::f16; }
-
 }  // namespace
 
 StoredMatrix Adapter::matrix(const TensorInfo& info) const {
@@ -73,7 +71,7 @@ void Adapter::append_branches(const Pair& pair, std::vector<Branch>& out) const 
     out.push_back(std::move(branch));
   };
   const bool fused = pair.target.site.part == Site::Part::qkv && pair.target.rows == 3 * inner_;
-  if (!fused || !plain(up.format) || !plain(down.format) || !block_diagonal(up, 3)) {
+  if (!fused || !block_diagonal(up, 3)) {
     add(down, up, pair.target.first_row);
     return;
   }

@@ -161,6 +161,10 @@ class Adapter::Reader {
       return false;
     };
     if (!two(*pair.down) || !two(*pair.up)) return;
+    for (const TensorInfo* info : {pair.down, pair.up}) {
+      if (info->format == Format::f32 || info->format == Format::bf16 || info->format == Format::f16) continue;
+      problem(strf("%s is stored as %s, f32, bf16 or f16 is expected", info->name.c_str(), row_of(info->format).name));
+    }
     const int64_t rank = pair.down->dims[0], cols = pair.target.cols;
     const int64_t curve = targets_.config().curve_rank;
     const bool adaln = pair.target.site.part == Site::Part::adaln;

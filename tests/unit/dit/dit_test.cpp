@@ -398,7 +398,7 @@ TEST_F(DitTest, ChunksOfTheMlpDoNotChangeABit) {
     for (int64_t chunk : {int64_t{7}, int64_t{3}, int64_t{1}}) {
       const Tensor hidden(ops_->device(), type, {chunk, 2 * config.ffn}, "gate and value");
       const Tensor y(ops_->device(), type, {rows, config.hidden}, "y");
-      dit::mlp_branch(*ops_, block, config, h, {{}, {}, hidden}, y, {}, "");
+      dit::mlp_branch(*ops_, block, {}, config, h, {{}, {}, hidden, {}}, y, {}, "");
       const std::vector<float> got = download_f32(y);
       if (expected.empty()) expected = got;
       EXPECT_EQ(got, expected) << chunk;

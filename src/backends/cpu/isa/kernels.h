@@ -72,7 +72,7 @@ struct HeadArgs {
 // ---- element by element
 // ----------------------------------------------------------------------------------------------
 enum class Unary : uint8_t { silu, gelu_tanh, gelu_erf };
-enum class Binary : uint8_t { add, multiply, swiglu };  // swiglu: a is the gate, b the value
+enum class Binary : uint8_t { add, subtract, multiply, swiglu };  // swiglu: a is the gate, b the value
 
 struct Pointwise {
   void (*convert)(Elem from, const void* src, Elem to, void* dst, int64_t n);
@@ -94,8 +94,8 @@ struct Pointwise {
   // One channel of the anti-aliased snake; up and down have 12 taps. May run in place.
   void (*aa_snake)(Elem type, const void* x, float a, float inv, const float* up, const float* down, void* y,
                    int64_t n);
-  // sum (a-b)^2 and sum b^2
-  void (*l2_pair)(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm);
+  // sum |round(a - b)| and sum |b|
+  void (*l1_pair)(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm);
   bool (*finite)(Elem type, const void* x, int64_t n);
 
   void (*rms_norm)(const NormArgs& args, Span rows);
@@ -216,6 +216,7 @@ struct StoreArgs {
   const float* col_bias = nullptr;      // [cols] or null
   const float* row_bias = nullptr;      // [rows] or null
   const float* divide = nullptr;        // [rows]: multiply row by 1 / divide (attention)
+  const float* add_scale = nullptr;     // y = round(y + *add_scale * value) instead of round(value)
   bool stream = false;                  // past the caches: a result larger than they are
   Elem type = Elem::f32;
   Rows y;

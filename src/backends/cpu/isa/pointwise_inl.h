@@ -60,6 +60,7 @@ void binary(Binary op, Elem type, const void* a, const void* b, void* out, int64
     using T = decltype(tag);
     switch (op) {
       case Binary::add: map2<T>(a, b, out, n, [](F x, F y) { return x + y; }); break;
+      case Binary::subtract: map2<T>(a, b, out, n, [](F x, F y) { return x - y; }); break;
       case Binary::multiply: map2<T>(a, b, out, n, [](F x, F y) { return x * y; }); break;
       case Binary::swiglu: map2<T>(a, b, out, n, [](F x, F y) { return T::saturate(y * T::round(vsilu(x))); }); break;
     }
@@ -205,7 +206,7 @@ void aa_snake(Elem type, const void* x, float a, float inv, const float* up, con
   });
 }
 
-void l2_pair(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm) {
+void l1_pair(Elem type, const void* a, const void* b, int64_t n, float* difference, float* norm) {
   with_type(type, [&](auto tag) {
     using T = decltype(tag);
     const auto* p = static_cast<const typename T::S*>(a);
@@ -213,8 +214,8 @@ void l2_pair(Elem type, const void* a, const void* b, int64_t n, float* differen
     F d{}, s{};
     span(n, [&](int64_t i, auto part) {
       const F u = ld<T>(p + i, part), v = ld<T>(q + i, part);  // zero past the end: adds nothing
-      d = fma(u - v, u - v, d);
-      s = fma(v, v, s);
+      d = d + vabs(T::round(u - v));
+      s = s + vabs(v);
     });
     *difference = hsum(d);
     *norm = hsum(s);

@@ -225,7 +225,7 @@ inline void store_row(const StoreArgs& args, int64_t r, const float* row) {
     const int64_t cols = args.cols - first < args.nr ? args.cols - first : args.nr;
 #if defined(__AVX512BF16__)
     if constexpr (__is_same(T, AsBf16)) {
-      if (cols == 32) {
+      if (cols == 32 && args.add_scale == nullptr) {
         store_line(args, r, first, row, row + (args.tile_cols == 16 ? args.layout.tile_right : 16), factor, y);
         continue;
       }
@@ -234,7 +234,11 @@ inline void store_row(const StoreArgs& args, int64_t r, const float* row) {
     const float* tile = row;
     for (int64_t j = 0; j < cols; j += args.tile_cols, tile += args.layout.tile_right) {
       const int64_t n = cols - j < args.tile_cols ? cols - j : args.tile_cols, i0 = first + j;
-      span(n, [&](int64_t i, auto part) { st<T>(y + i0 + i, finish(args, r, i0 + i, tile + i, factor, part), part); });
+      span(n, [&](int64_t i, auto part) {
+        F value = finish(args, r, i0 + i, tile + i, factor, part);
+        if (args.add_scale != nullptr) value = ld<T>(y + i0 + i, part) + value * *args.add_scale;
+        st<T>(y + i0 + i, value, part);
+      });
     }
   }
 }
@@ -268,7 +272,7 @@ constexpr Pointwise kPointwise = {
     .moments = moments,
     .snake = snake,
     .aa_snake = aa_snake,
-    .l2_pair = l2_pair,
+    .l1_pair = l1_pair,
     .finite = finite,
     .rms_norm = rms_norm,
     .layer_norm = layer_norm,

@@ -1,14 +1,14 @@
 // The generic attention kernels: tensor cores (mma.sync) for bf16 and f16 heads up to 128, plain FMAs for f32 and wider
 // heads. Online softmax, O(S) memory. cuDNN is preferred where it takes the shape; these take every head size up to
 // 256, GQA, causal masks and any row strides.
-#include "backends/cuda/kernels/common.cuh"
+#include "backends/cuda/kernels/mma.cuh"
 
 namespace h3::cuda {
 namespace {
 
 constexpr int kQueries = 64;  // per block: 4 warps of 16
 constexpr int kKeys = 64;     // per step
-constexpr int kThreads = 128;
+constexpr int kThreads = kTileThreads;
 
 struct Args {
   const char *q, *k, *v;
@@ -19,67 +19,6 @@ struct Args {
   float scale;
   bool causal;
 };
-
-template <typename T>
-__device__ inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
-
-__device__ inline void ldmatrix4(uint32_t (&r)[4], const void* p) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-__device__ inline void ldmatrix4_trans(uint32_t (&r)[4], const void* p) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address));
-}
-
-template <typename T>
-__device__ inline uint32_t pack2(float low, float high) {
-  const T l = from_float<T>(low), h = from_float<T>(high);
-  return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&l)) |
-         static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&h)) << 16;
-}
-
-// Rows first .. first + 63 of [rows, d] into shared [64][kPad], zeros beyond rows and d. kVec: 16-byte asynchronous
-// copies.
-template <typename T, int kDim, bool kVec>
-__device__ void load_tile(T* tile, const T* base, int64_t row_stride, int64_t first, int64_t rows, int d) {
-  constexpr int kPad = kDim + 8;
-  if constexpr (kVec) {
-    constexpr int kChunks = kDim / 8;
-    for (int i = threadIdx.x; i < 64 * kChunks; i += kThreads) {
-      const int r = i / kChunks, c = i % kChunks * 8;
-      const bool inside = first + r < rows && c < d;
-      const T* source = inside ? base + (first + r) * row_stride + c : base;
-      const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(tile + r * kPad + c));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(inside ? 16 : 0));
-    }
-    asm volatile("cp.async.commit_group;");
-  } else {
-    for (int i = threadIdx.x; i < 64 * kDim; i += kThreads) {
-      const int r = i / kDim, c = i % kDim;
-      tile[r * kPad + c] = first + r < rows && c < d ? base[(first + r) * row_stride + c] : from_float<T>(0.0f);
-    }
-  }
-}
-
-__device__ inline void wait_all() { asm volatile("cp.async.wait_group 0;"); }
 
 template <typename T, int kDim>
 struct Fragments {

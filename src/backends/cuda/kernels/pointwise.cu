@@ -109,6 +109,9 @@ __global__ void unary_kernel(Strided x, Strided y, int64_t n) {
 struct Add {
   __device__ static float run(float a, float b) { return a + b; }
 };
+struct Subtract {
+  __device__ static float run(float a, float b) { return a - b; }
+};
 struct Multiply {
   __device__ static float run(float a, float b) { return a * b; }
 };
@@ -312,6 +315,9 @@ void CudaOps::gelu(const View& x, Gelu kind, const View& y) {
     unary<GeluErf>(stream(), "gelu", x, y);
 }
 void CudaOps::add(const View& x, const View& y, const View& out) { binary<Add>(stream(), "add", x, y, out); }
+void CudaOps::subtract(const View& x, const View& y, const View& out) {
+  binary<Subtract>(stream(), "subtract", x, y, out);
+}
 void CudaOps::multiply(const View& x, const View& y, const View& out) {
   binary<Multiply>(stream(), "multiply", x, y, out);
 }

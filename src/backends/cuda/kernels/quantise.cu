@@ -25,6 +25,14 @@ __global__ void noise_kernel(NoiseWeights noise, int64_t first, int64_t count, T
 }
 
 template <typename T>
+__global__ void add_kernel(const float* sum, T* y, int64_t stride, int64_t cols, int64_t total) {
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    T& out = y[i / cols * stride + i % cols];
+    out = from_float<T>(to_float(out) + sum[i]);
+  }
+}
+
+template <typename T>
 __global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
@@ -84,6 +92,12 @@ void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, co
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
   H3_FLOAT_TYPE(y.type,
                 launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
+}
+
+void add_rows(cudaStream_t stream, const float* sum, const View& y) {
+  const int64_t cols = y.dim[1], total = y.dim[0] * cols;
+  H3_FLOAT_TYPE(y.type,
+                launch(stream, "add_rows", add_kernel<T>, grid_for(total), sum, as<T>(y), y.stride[0], cols, total);)
 }
 
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale) {

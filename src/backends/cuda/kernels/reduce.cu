@@ -8,15 +8,15 @@ constexpr int kThreads = 256;
 constexpr int kParts = 528;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) l2_parts_kernel(const T* a, int64_t a_stride, const T* b, int64_t b_stride,
+__global__ void __launch_bounds__(kThreads) l1_parts_kernel(const T* a, int64_t a_stride, const T* b, int64_t b_stride,
                                                             int64_t cols, int64_t total, float* parts) {
   __shared__ float reduce[33];
   float difference = 0, norm = 0;
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
     const float x = to_float(a[row * a_stride + e]), y = to_float(b[row * b_stride + e]);
-    difference += (x - y) * (x - y);
-    norm += y * y;
+    difference += fabsf(round_to<T>(x - y));
+    norm += fabsf(y);
   }
   difference = block_sum(difference, reduce);
   norm = block_sum(norm, reduce);
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) l2_parts_kernel(const T* a, int64_t 
   }
 }
 
-__global__ void __launch_bounds__(kThreads) l2_total_kernel(const float* parts, float* out) {
+__global__ void __launch_bounds__(kThreads) l1_total_kernel(const float* parts, float* out) {
   __shared__ float reduce[33];
   float difference = 0, norm = 0;
   for (int i = threadIdx.x; i < kParts; i += kThreads) {
@@ -59,7 +59,7 @@ void as_rows(const View& view, int64_t& rows, int64_t& cols, int64_t& stride) {
 
 }  // namespace
 
-void CudaOps::l2_pair(const View& a, const View& b, const View& out) {
+void CudaOps::l1_pair(const View& a, const View& b, const View& out) {
   int64_t rows, cols, a_stride, b_rows, b_cols, b_stride;
   as_rows(a, rows, cols, a_stride);
   as_rows(b, b_rows, b_cols, b_stride);
@@ -69,9 +69,9 @@ void CudaOps::l2_pair(const View& a, const View& b, const View& out) {
     cols = rows * cols, rows = 1, a_stride = b_stride = 0;
   }
   auto* parts = static_cast<float*>(scratch(2, kParts * 8));
-  H3_FLOAT_TYPE(a.type, launch(stream(), "l2_pair", l2_parts_kernel<T>, LaunchShape{dim3(kParts), dim3(kThreads), 0},
+  H3_FLOAT_TYPE(a.type, launch(stream(), "l1_pair", l1_parts_kernel<T>, LaunchShape{dim3(kParts), dim3(kThreads), 0},
                                as<const T>(a), a_stride, as<const T>(b), b_stride, cols, rows * cols, parts);)
-  launch(stream(), "l2_pair", l2_total_kernel, LaunchShape{dim3(1), dim3(kThreads), 0}, parts, as<float>(out));
+  launch(stream(), "l1_pair", l1_total_kernel, LaunchShape{dim3(1), dim3(kThreads), 0}, parts, as<float>(out));
 }
 
 void CudaOps::check_finite(const View& x, const View& flags) {

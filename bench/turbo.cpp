@@ -1,0 +1,273 @@
+#include "bench/turbo.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "backends/list.h"
+#include "base/compare.h"
+#include "base/context.h"
+#include "base/control.h"
+#include "base/error.h"
+#include "bench/ops.h"
+#include "bench/timing.h"
+#include "codec/noise.h"
+#include "model/dit/adapter.h"
+#include "model/dit/dit.h"
+#include "model/synthetic.h"
+#include "pipeline/step_runner.h"
+#include "sampling/rng.h"
+
+namespace h3 {
+namespace {
+
+// Median seconds of two alternatives measured in turns.
+std::pair<double, double> time_pair(Ops& ops, int repeats, const std::function<void()>& a,
+                                    const std::function<void()>& b) {
+  const auto synced = [&](const std::function<void()>& work) {
+    return [&ops, &work] {
+      work();
+      ops.sync();
+    };
+  };
+  const std::vector<std::vector<double>> seconds = time_in_turns({synced(a), synced(b)}, repeats);
+  return {median_of(seconds[0]), median_of(seconds[1])};
+}
+
+StoredMatrix noise_matrix(int64_t rows, int64_t cols, uint64_t seed) {
+  auto noise = std::make_shared<NoiseWeights>();
+  noise->seed = seed;
+  noise->amplitude = 1 / std::sqrt(static_cast<float>(cols));
+  StoredMatrix matrix;
+  matrix.format = Format::noise;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.data = std::as_bytes(std::span(noise.get(), 1));
+  matrix.keep_alive = noise;
+  return matrix;
+}
+
+std::unique_ptr<Linear> linear_of(Ops& ops, const StoredMatrix& matrix, Compute compute) {
+  LinearSpec spec;
+  spec.label = "bench";
+  spec.weight.append(matrix, 0, matrix.rows);
+  spec.compute = compute;
+  return ops.make_linear(std::move(spec));
+}
+
+Tensor random_rows(Ops& ops, std::vector<int64_t> dims, uint64_t seed) {
+  int64_t count = 1;
+  for (const int64_t d : dims) count *= d;
+  const int64_t drawn = std::min<int64_t>(count, 1 << 20);  // then repeated, at another place of each row
+  std::vector<float> values = TorchGenerator(seed).randn(drawn);
+  values.resize(static_cast<size_t>(count));
+  for (int64_t i = drawn; i < count; ++i) values[i] = values[i - drawn];
+  return upload_f32(ops.device(), values.data(), dims, DType::bf16, "benchmark");
+}
+
+// A block of the trunk and the branches of an adapter beside it.
+class LiveBlock {
+ public:
+  LiveBlock(Ops& ops, int64_t rows, Format base)
+      : ops_(ops),
+        config_(release_dit_config(1)),
+        rows_(rows),
+        chunk_(std::min<int64_t>(rows, 8192)),
+        x_(random_rows(ops, {rows, config_.hidden}, 3)),
+        qkv_(ops.device(), DType::bf16, {rows, 3 * config_.inner()}, "benchmark"),
+        heads_(ops.device(), DType::bf16, {rows, config_.inner()}, "benchmark"),
+        y_(ops.device(), DType::bf16, {rows, config_.hidden}, "benchmark"),
+        gate_value_(ops.device(), DType::bf16, {chunk_, 2 * config_.ffn}, "benchmark"),
+        low_(ops.device(), DType::bf16, {rows, 3 * kRank}, "benchmark") {
+    const auto make = [&](int64_t out, int64_t in) {
+      if (base == Format::bf16) return linear_of(ops, noise_matrix(out, in, 5), Compute::bf16);
+      return linear_of(ops, random_matrix(base, out, in, 5), Compute::packed);
+    };
+    const int64_t inner = config_.inner();
+    block_.qkv = make(3 * inner, config_.hidden);
+    block_.out = make(config_.hidden, inner);
+    block_.fc1 = make(2 * config_.ffn, config_.hidden);
+    block_.fc2 = make(config_.hidden, config_.ffn);
+    const std::vector<float> ones(static_cast<size_t>(config_.head_dim), 1.0f);
+    block_.q_norm = upload_f32(ops.device(), ones.data(), {config_.head_dim}, DType::f32, "benchmark");
+    block_.k_norm = upload_f32(ops.device(), ones.data(), {config_.head_dim}, DType::f32, "benchmark");
+    branches_[0] = branch(config_.hidden, inner, 3);
+    branches_[1] = branch(inner, config_.hidden, 1);
+    branches_[2] = branch(config_.hidden, 2 * config_.ffn, 1);
+    branches_[3] = branch(config_.ffn, config_.hidden, 1);
+    live_ = {{{&branches_[0], 1}}, {{&branches_[1], 1}}, {{&branches_[2], 1}}, {{&branches_[3], 1}}};
+    ops.reserve(rows, inner);
+  }
+
+  void run(bool live) {
+    const dit::BlockBranches& branches = live ? live_ : none_;
+    const dit::BlockScratch scratch{qkv_, heads_, gate_value_, low_};
+    dit::attention_heads(ops_, block_, branches, config_, x_, {}, scratch, nullptr, {}, "");
+    dit::adapted_linear(ops_, *block_.out, branches.out, heads_, low_, y_);
+    dit::mlp_branch(ops_, block_, branches, config_, x_, scratch, y_, {}, "");
+  }
+
+ private:
+  static constexpr int64_t kRank = 128;
+
+  dit::LiveBranch branch(int64_t in, int64_t out, int64_t parts) {
+    dit::LiveBranch live;
+    live.down = linear_of(ops_, noise_matrix(parts * kRank, in, 7), Compute::bf16);
+    for (int64_t part = 0; part < parts; ++part) {
+      live.parts.push_back({linear_of(ops_, noise_matrix(out, kRank, 9), Compute::bf16), part * kRank, part * out, 1});
+    }
+    return live;
+  }
+
+  Ops& ops_;
+  DitConfig config_;
+  int64_t rows_, chunk_;
+  dit::Block block_;
+  dit::LiveBranch branches_[4];
+  dit::BlockBranches live_, none_;
+  Tensor x_, qkv_, heads_, y_, gate_value_, low_;
+};
+
+// A picture whose sequence has about this many rows, 16 of text: the canvases of spec dit 10.
+PackedLayout layout_of(int64_t rows) {
+  LayoutSpec spec;
+  spec.text_tags.assign(16, 1);
+  const bool small = rows < 10000;
+  spec.latent_frames = latent_frames(small ? 39 : 124);
+  spec.latent_height = small ? 18 : 48;
+  spec.latent_width = small ? 32 : 84;
+  spec.audio_latents = audio_latents(small ? 39 : 124);
+  return build_layout(spec);
+}
+
+// 27 evaluations; 7 of the 22 between the first three and the last two are reused.
+std::vector<StepAction> forced_trace() {
+  std::vector<StepAction> trace(27, StepAction::run);
+  for (const int step : {4, 7, 10, 13, 16, 19, 22}) trace[static_cast<size_t>(step)] = StepAction::reuse;
+  return trace;
+}
+
+}  // namespace
+
+static void bench_live_adapter(Ops& ops, const TurboBench& o, const std::function<void(const Json&)>& emit) {
+  for (const Format base : {Format::bf16, Format::q4tp}) {
+    for (const int64_t rows : o.rows) {
+      LiveBlock block(ops, rows, base);
+      const auto [without, with] = time_pair(
+          ops, o.repeats, [&] { block.run(false); }, [&] { block.run(true); });
+      Json row = Json::object({{"bench", "live_adapter"}, {"base", row_of(base).name}, {"rows", rows}});
+      row.set("block_s", without).set("with_adapter_s", with).set("ratio", with / without);
+      emit(row.set("asked", rows < 10000 ? "<= 1.15" : "<= 1.08"));
+    }
+  }
+}
+
+static void bench_forced_trace(Ops& ops, const TurboBench& o, const std::function<void(const Json&)>& emit) {
+  const Control control;
+  const DitConfig config = release_dit_config(o.layers);
+  const std::unique_ptr<Dit> dit = load_dit(ops, synthetic_dit(config, 1), {Compute::bf16, DType::bf16}, control);
+  const Schedule schedule = make_schedule("linspace", {.evaluations = 27});
+  for (const int64_t rows : o.rows) {
+    const PackedLayout layout = layout_of(rows);
+    DitRequest request;
+    request.layout = &layout;
+    request.text = TorchGenerator(7).randn(layout.text_count() * config.text_dim);
+    request.video_times = schedule.video.time;
+    request.audio_times = schedule.audio.time;
+    const std::unique_ptr<DitSession> session = dit->start(std::move(request), control);
+    const PolicyShape shape = policy_shape(layout, config, DType::bf16, 27);
+    const auto stream = [&](int64_t count, int64_t width, uint64_t seed) {
+      return upload_f32(ops.device(), TorchGenerator(seed).randn(count * width).data(), {count, width}, DType::f32,
+                        "benchmark");
+    };
+    const Tensor xv = stream(shape.video_rows, shape.video_width, 8),
+                 xa = stream(shape.audio_rows, shape.audio_width, 9);
+    const Tensor vv = stream(shape.video_rows, shape.video_width, 8),
+                 va = stream(shape.audio_rows, shape.audio_width, 9);
+    const auto evaluations = [&](const PolicySpec& spec) {
+      const std::unique_ptr<StepPolicy> policy = make_policy(ops, spec, shape, schedule);
+      for (int step = 0; step < 27; ++step) run_step(*session, *policy, step, {xv, xa}, {vv, va});
+    };
+    PolicySpec traced = parse_policy("first-block");
+    traced.trace = forced_trace();
+    const int repeats = rows < 10000 ? o.repeats : 1;
+    const auto [full, reused] = time_pair(
+        ops, repeats, [&] { evaluations(parse_policy("none")); }, [&] { evaluations(traced); });
+    Json row = Json::object({{"bench", "forced_trace"}, {"rows", layout.rows}, {"layers", config.layers}});
+    row.set("run_27_s", full).set("run_20_reuse_7_s", reused).set("speedup", full / reused);
+    emit(row.set("asked", ">= 1.30"));
+  }
+}
+
+static void bench_sparse_attention(Ops& ops, const TurboBench& o, const std::function<void(const Json&)>& emit) {
+  const DitConfig config = release_dit_config(1);
+  const int64_t rows = *std::max_element(o.rows.begin(), o.rows.end()), heads = config.heads;
+  const Tensor all = random_rows(ops, {rows, 3 * config.inner()}, 11);
+  const auto part = [&](int64_t i) {
+    return all.view.slice(1, i * config.inner(), config.inner()).split(1, config.head_dim);
+  };
+  const Tensor dense(ops.device(), DType::bf16, {rows, config.inner()}, "benchmark");
+  const Tensor sparse(ops.device(), DType::bf16, {rows, config.inner()}, "benchmark");
+  AttentionArgs full;
+  full.q = part(0);
+  full.k = part(1);
+  full.v = part(2);
+  full.out = dense.view.split(1, config.head_dim);
+  full.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+  SparseAttentionArgs some;
+  some.q = full.q;
+  some.k = full.k;
+  some.v = full.v;
+  some.out = sparse.view.split(1, config.head_dim);
+  some.scale = full.scale;
+  const auto error = [&] {
+    ops.sync();
+    const std::vector<float> want = download_f32(dense.view.slice(0, 0, 2048)),
+                             got = download_f32(sparse.view.slice(0, 0, 2048));
+    return compare_values(got, want, {.rel_l2 = 5e-3}).rel_l2;
+  };
+  ops.attention(full);
+  some.tau = -1000;
+  ops.sparse_attention(some);
+  const double all_exact = error();
+  if (!(all_exact <= 5e-3)) fail(Code::data, "sparse attention with every block exact is off by %g", all_exact);
+  some.tau = 1;
+  const int64_t blocks = (rows + kSparseBlock - 1) / kSparseBlock;
+  std::vector<uint8_t> mask(static_cast<size_t>(blocks * blocks));
+  TorchGenerator generator(13);
+  int64_t exact = 0;
+  for (int64_t q = 0; q < blocks; ++q) {
+    const std::vector<float> draw = generator.randn(blocks);
+    for (int64_t n = 0; n < blocks; ++n) {
+      // 0.8543: above it lie 19.65 % of a normal distribution.
+      const bool chosen = draw[n] > 0.8543f || std::abs(q - n) <= 1;
+      mask[q * blocks + n] = chosen ? 1 : 0;
+      exact += chosen;
+    }
+  }
+  const Tensor on_device(ops.device(), DType::u8, {blocks, blocks}, "benchmark");
+  ops.device().upload(mask.data(), on_device);
+  some.mask = on_device;
+  const auto [slow, fast] = time_pair(
+      ops, o.repeats, [&] { ops.attention(full); }, [&] { ops.sparse_attention(some); });
+  const double density = static_cast<double>(exact) / static_cast<double>(blocks * blocks);
+  const double tflop = 4.0 * static_cast<double>(rows) * static_cast<double>(rows) * config.inner() / 1e12;
+  Json row = Json::object({{"bench", "sparse_attention"}, {"rows", rows}, {"heads", heads}, {"density", density}});
+  row.set("dense_s", slow).set("dense_tflops", tflop / slow).set("sparse_s", fast).set("speedup", slow / fast);
+  row.set("sparse_tflops", tflop * (density + 1.0 / kSparseBlock) / fast);
+  row.set("error_all_exact", all_exact).set("error_masked", error());
+  emit(row.set("asked", ">= 2.5"));
+}
+
+void run_turbo_bench(const std::string& device, int threads, Log& log, const TurboBench& options,
+                     const std::function<void(const Json&)>& emit) {
+  ThreadPool pool(threads);
+  Context context{pool, log};
+  const std::unique_ptr<Ops> ops = make_backend(device, context);
+  bench_live_adapter(*ops, options, emit);
+  bench_sparse_attention(*ops, options, emit);
+  bench_forced_trace(*ops, options, emit);
+}
+
+}  // namespace h3

@@ -1,0 +1,38 @@
+#include "pipeline/adapters.h"
+
+namespace h3 {
+
+void AdapterShelf::read(const std::vector<AdapterChoice>& choices, const DitConfig& config, bool partial) {
+  for (const AdapterChoice& choice : choices) {
+    std::unique_ptr<lora::Adapter>& slot = read_[choice.id];
+    if (slot) continue;
+    try {
+      slot = std::make_unique<lora::Adapter>(lora::open_adapter(choice.path), lora::TargetTable(config),
+                                             lora::BindOptions{.partial = partial});
+    } catch (...) {
+      read_.erase(choice.id);
+      throw;
+    }
+  }
+}
+
+std::vector<AdapterUse> AdapterShelf::load(Dit& dit, const std::vector<AdapterChoice>& choices,
+                                           const Control& control) {
+  std::vector<AdapterUse> uses;
+  for (const AdapterChoice& choice : choices) {
+    std::shared_ptr<const DitAdapter>& slot = on_device_[choice.id];
+    if (!slot) slot = dit.load_adapter(*read_.at(choice.id), control);
+    uses.push_back({slot, static_cast<float>(choice.strength)});
+  }
+  return uses;
+}
+
+void AdapterShelf::tell(const std::vector<AdapterChoice>& choices, Log& log, std::vector<std::string>& warnings) const {
+  for (const AdapterChoice& choice : choices) {
+    const lora::Adapter& adapter = *read_.at(choice.id);
+    log.write(LogLevel::info, "%s: %s", choice.path.c_str(), adapter.coverage().to_text().c_str());
+    warnings.insert(warnings.end(), adapter.notes().begin(), adapter.notes().end());
+  }
+}
+
+}  // namespace h3
