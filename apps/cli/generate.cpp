@@ -191,6 +191,9 @@ void tell_plan(Terminal& terminal, Session& session, const Resolved& resolved) {
   constexpr double kWorthSaying = 5;  // seconds
   if (plan.seconds >= kWorthSaying) terminal.message("estimate: " + text);
   terminal.log().write(LogLevel::info, "%-18s %s", "estimate", text.c_str());
+  if (plan.weight_error > 0) {
+    terminal.message(strf("note: precision: int8 weights are off by %.2f %% (relative L2)", 100 * plan.weight_error));
+  }
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "codec/int8_row.h"
 
 namespace h3 {
 namespace {
@@ -275,6 +277,23 @@ void Dry::conv(const Conv& conv, const View&, const View& y) {
 }
 
 }  // namespace
+
+double int8_weight_error(const MatrixSource& rows) {
+  std::vector<float> row(static_cast<size_t>(rows.cols));
+  double error = 0, norm = 0;
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    rows.decode_rows(r, 1, row.data());
+    float absmax = 0;
+    for (const float value : row) absmax = std::max(absmax, std::fabs(value));
+    const float scale = int8_row_scale(absmax), inverse = int8_row_inverse(absmax);
+    for (const float value : row) {
+      const double d = static_cast<double>(value) - scale * static_cast<float>(int8_row_quantise(value, inverse));
+      error += d * d;
+      norm += static_cast<double>(value) * value;
+    }
+  }
+  return norm > 0 ? std::sqrt(error / norm) : 0;
+}
 
 std::unique_ptr<DryOps> make_dry_ops(Context& context, DryRules rules) {
   return std::make_unique<Dry>(context, std::move(rules));

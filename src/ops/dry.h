@@ -74,6 +74,9 @@ class DryOps : public Ops {
   virtual const Booking& booking() const = 0;
 };
 
+// |W - int8(W)| / |W| of these rows, quantised as Compute::int8 does (codec/int8_row.h); 0 without rows.
+double int8_weight_error(const MatrixSource& rows);
+
 std::unique_ptr<DryOps> make_dry_ops(Context& context, DryRules rules);
 
 }  // namespace h3

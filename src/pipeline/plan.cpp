@@ -172,6 +172,9 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   if (output.disk > 0 && ::statvfs(folder_of(resolved.request.output).c_str(), &disk) == 0) {
     plan.disk_free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   }
+  for (const auto& [kind, sample] : booking.samples) {
+    if (ends_with(kind, " int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
+  }
   plan.shapes = booking.shapes;
   std::stable_sort(plan.shapes.begin(), plan.shapes.end(),
                    [](const ShapeUse& a, const ShapeUse& b) { return a.flop > b.flop; });
@@ -211,6 +214,7 @@ Json RunPlan::to_json() const {
   Json json = Json::object({{"device", device}, {"ram", h3::to_json(ram)}});
   if (vram.peak > 0) json.set("vram", h3::to_json(vram));
   json.set("disk_bytes", disk).set("disk_free_bytes", disk_free).set("seconds", seconds);
+  if (weight_error > 0) json.set("int8_weight_error", weight_error);
   Json times = Json::array(), uses = Json::array();
   for (const PlanStage& stage : stages) {
     times.push(Json::object({{"stage", stage.stage}, {"seconds", stage.seconds}}));
@@ -241,6 +245,7 @@ std::string RunPlan::to_text(bool explain) const {
       }
     }
   }
+  if (weight_error > 0) text += strf("int8       weights off by %.2f %% (relative L2)\n", 100 * weight_error);
   text += "kernels\n";
   for (const ShapeUse& use : shapes) {
     text += strf("  %-10s %-36s %-14s x%-6.0f %9.4f TFLOP  %s\n", use.op.c_str(), use.shape.c_str(), use.kernel.c_str(),

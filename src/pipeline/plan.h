@@ -37,11 +37,12 @@ struct PlanStage {
 
 struct RunPlan {
   std::string device;
-  MemoryPlan ram;         // anonymous memory of the process; mapped model files come and go with the page cache
-  MemoryPlan vram;        // empty on the host
-  int64_t disk = 0;       // bytes written, about; 0 = no file
-  int64_t disk_free = 0;  // where they go; 0 = unknown
-  double seconds = 0;     // without encoding the file
+  MemoryPlan ram;           // anonymous memory of the process; mapped model files come and go with the page cache
+  MemoryPlan vram;          // empty on the host
+  int64_t disk = 0;         // bytes written, about; 0 = no file
+  int64_t disk_free = 0;    // where they go; 0 = unknown
+  double weight_error = 0;  // of int8: |W - int8(W)| / |W| of a sample of the weights, the worst format
+  double seconds = 0;       // without encoding the file
   std::vector<PlanStage> stages;
   std::vector<ShapeUse> shapes;  // distinct matmuls and attentions, the most work first
 

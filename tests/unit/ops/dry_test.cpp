@@ -104,5 +104,18 @@ TEST_F(DryTest, WorkIsBookedByKindAndShape) {
   EXPECT_EQ(ops_->booking().shapes[1].shape, "6 x 9, 4 heads of 8");
 }
 
+TEST(DryInt8, ErrorOfRowsIsThatOfTheirGrid) {
+  // 127 is the scale of the row; 0.5 lies between two steps, the others on them.
+  const std::vector<float> values = {127, 0.5f, 1, 2};
+  StoredMatrix stored;
+  stored.rows = 1;
+  stored.cols = 4;
+  stored.data = std::as_bytes(std::span(values));
+  MatrixSource source;
+  source.append(stored, 0, 1);
+  EXPECT_NEAR(int8_weight_error(source), 0.5 / std::sqrt(127.0 * 127 + 0.25 + 1 + 4), 1e-6);
+  EXPECT_EQ(int8_weight_error(MatrixSource()), 0);
+}
+
 }  // namespace
 }  // namespace h3
