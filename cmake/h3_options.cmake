@@ -12,6 +12,8 @@ h3_option(UNICODE "Unicode tables of utf8proc; without it the tokenizer takes AS
 h3_option(ONEDNN "oneDNN convolutions and f32 matmul on the CPU")
 h3_option(CUDA "The NVIDIA back end")
 h3_option(SERVER "h3 serve")
+h3_option(EIGEN "AdaLN curves in h3 pack (singular value decomposition)")
+h3_option(XXHASH "XXH3-128 of every tensor of a packed file, beside the format's own weaker hash")
 option(H3_TESTS "Build the tests (needs GoogleTest)" ON)
 option(H3_EMBED_DEMO "Make the demo model of models/demo part of the programs" ON)
 option(H3_FUZZ "Build the fuzz targets (clang)" OFF)
@@ -40,6 +42,8 @@ endfunction()
 
 h3_resolve(FFMPEG libavformat>=59.27 libavcodec>=59.37 libswscale libswresample libavutil>=57.28)
 h3_resolve(UNICODE libutf8proc)
+h3_resolve(XXHASH libxxhash>=0.8)
+h3_resolve(EIGEN eigen3)
 h3_resolve(SERVER cpp-httplib>=0.11.4 sqlite3 prometheus-cpp-core libcrypto)
 
 # oneDNN has no pkg-config file in Debian, and its CMake package insists on OpenCL's headers, which we never use.

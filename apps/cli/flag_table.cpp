@@ -6,8 +6,8 @@ namespace {
 
 constexpr uint32_t kRender = kGenerate | kRerun;
 constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kServe;
-constexpr uint32_t kModels = kRun | kInfo;
-constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kCompare;
+constexpr uint32_t kModels = kRun | kInfo | kPack;
+constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kCompare | kPack;
 using K = ValueKind;
 
 // clang-format off
@@ -19,7 +19,7 @@ constexpr Flag kFlags[] = {
     {"Model", "tokenizer", "", K::path, "PATH", "inside or beside the model files", "", "", "", false, kModels,
      "Folder with tokenizer.json, or with vocab.json and merges.txt."},
     {"Model", "te-layers", "", K::whole, "N", "50 for the release, else from the config", "1..64", "", "", false,
-     kRun,
+     kRun | kPack,
      "Which hidden state of the text encoder the transformer reads."},
     {"Model", "partition", "", K::choice, "NAME", "as the files declare", "fl2va, ref2va", "", "", false, kModels,
      "Which half of the release the transformer is, where the files do not say."},
@@ -132,7 +132,7 @@ constexpr Flag kFlags[] = {
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
-     kRun | kBench | kBenchFormats | kBenchTurbo,
+     kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
@@ -147,8 +147,8 @@ constexpr Flag kFlags[] = {
     {"Computing", "shadow", "", K::none, "", "off", "", "", "", false, kRender,
      "Repeat every operation on the reference back end and stop at the first that differs. Slow; for small runs."},
 
-    {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4", "", "output", "", false, kRender,
-     "The clip; the container follows from the ending: .mp4, .avi, .y4m."},
+    {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4, model.cmf for pack", "", "output", "", false,
+     kRender | kPack, "The clip; the container follows from the ending: .mp4, .avi, .y4m. For pack, the CMF file."},
     {"Output", "wav", "", K::path, "FILE", "", "", "wav", "", false, kGenerate, "Also write the sound alone."},
     {"Output", "frames-dir", "", K::path, "DIR", "", "", "frames_dir", "", false, kGenerate,
      "Also write every frame as a picture into this folder."},
@@ -185,6 +185,25 @@ constexpr Flag kFlags[] = {
      "Accepted empty only, for the same reason."},
     {"Other programs' flags", "fps", "", K::whole, "N", "24", "24", "", "", false, kGenerate,
      "Accepted as 24 only: the model has no other rate."},
+
+    {"Packing", "quant", "", K::text, "POLICY", "q4tp; tensors of a CMF are kept", "", "", "", false, kPack,
+     "Storage format, and FAMILY=FORMAT for parts: f16,dit.mlp=q2tp,te=q4tp. Formats: keep, f32, f16, bf16, q8, q8_2f, "
+     "q4tp, q2tp."},
+    {"Packing", "without", "", K::text, "LIST", "", "", "", "", false, kPack,
+     "Comma-separated parts to leave out: transformer, conditioner, vision, video-decoder, video-encoder, "
+     "audio-decoder, audio-encoder."},
+    {"Packing", "adaln", "", K::choice, "FORM", "full for f32, else curve", "full, curve", "", "", false, kPack,
+     "Keep the AdaLN projections of the time embedding, or store them as curves of rank 8 over time."},
+    {"Packing", "check-velocity", "", K::none, "", "off", "", "", "", false, kPack,
+     "Evaluate the transformer before and after, and print how far its velocities moved. Takes the memory of both."},
+    {"Packing", "check-adaln", "", K::none, "", "off", "", "", "", false, kPack,
+     "Print the spectrum of the time curve and the error that its rank leaves."},
+    {"Packing", "merge", "", K::path, "PATH[:STRENGTH]", "", "", "", "", true, kPack,
+     "Merge this adapter (LoRA) into the weights before they are stored; strength 1 unless given."},
+    {"Packing", "random", "", K::choice, "SIZE", "", "release, release-4b", "", "", false, kPack,
+     "Made-up weights of release size instead of inputs, to measure time and memory; -4b with the small conditioner."},
+    {"Packing", "repair", "", K::path, "SOURCE", "", "", "", "", false, kVerify,
+     "Copy the damaged ranges from this other copy of the same file."},
 
     {"Serving", "host", "--listen-ip", K::text, "ADDRESS", "127.0.0.1", "", "", "", false, kServe,
      "Address to listen on; 0.0.0.0 for every network."},

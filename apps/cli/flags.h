@@ -42,6 +42,8 @@ enum CommandBit : uint32_t {
   kCompare = 1u << 11,
   kCompletions = 1u << 12,
   kBenchTurbo = 1u << 13,
+  kPack = 1u << 14,
+  kVerify = 1u << 15,
   kEvery = ~0u
 };
 

@@ -9,6 +9,8 @@ int run_bench_eval(Arguments& arguments);
 int run_bench_formats(Arguments& arguments);
 int run_bench_models(Arguments& arguments);
 int run_bench_turbo(Arguments& arguments);
+int run_pack(Arguments& arguments);
+int run_verify(Arguments& arguments);
 }  // namespace h3
 
 namespace {
@@ -30,6 +32,13 @@ constexpr h3::Command kCommands[] = {
      "Writes CLIP-rerun beside it (or --output) and says whether the two files are identical.", h3::run_rerun},
     {"info", "", h3::kInfo, "[FILE]...", "Say what files are and what they still need",
      "Model files and folders are recognised by their tensors. A clip written by h3 shows its settings.", h3::run_info},
+    {"verify", "", h3::kVerify, "FILE...", "Check every hash of CMF files, offsets and shapes of others",
+     "Names each damaged tensor with its bytes. With --repair SOURCE the damaged ranges are copied from another copy.",
+     h3::run_verify},
+    {"pack", "animate-pack", h3::kPack, "INPUT...", "Make one verified CMF file of model files or of another CMF",
+     "Of two inputs with the same role the later one counts, so that a part of a CMF can be replaced. Tensors that\n"
+     "need no change are copied byte for byte.",
+     h3::run_pack},
     {"serve", "", h3::kServe, "[MODEL]...", "Answer HTTP requests and show a page, with the model kept ready",
      "The page is at http://127.0.0.1:8317/, the API is described in docs/http.md. With no MODEL the embedded demo\n"
      "model runs.",

@@ -92,6 +92,20 @@ void AtomicFile::write(const void* data, size_t size) {
   }
 }
 
+void AtomicFile::write_at(uint64_t offset, const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = ::pwrite(fd_, next, size, static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail(Code::io, "cannot write %s: %s", path_.c_str(), std::strerror(errno));
+    }
+    next += written;
+    offset += static_cast<uint64_t>(written);
+    size -= static_cast<size_t>(written);
+  }
+}
+
 void AtomicFile::commit() {
   const int fd = std::exchange(fd_, -1);
   const bool closed = ::close(fd) == 0;

@@ -40,6 +40,8 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   void write(const void* data, size_t size);  // Error(io) on failure, a full disk included
+  // At a place of its own, which later write() calls do not follow. Bytes never written read as zero.
+  void write_at(uint64_t offset, const void* data, size_t size);
   const std::string& temporary_path() const { return temporary_; }
   void commit();
 

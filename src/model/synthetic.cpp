@@ -21,6 +21,8 @@
 namespace h3 {
 namespace {
 
+constexpr int64_t kSmallWidth = 2560, kSmallTap = 24;  // of the 4B encoder
+
 class SyntheticSource final : public TensorSource {
  public:
   explicit SyntheticSource(uint64_t seed) : seed_(seed) {}
@@ -271,14 +273,15 @@ void add_text_rows(SyntheticSource& source, const text::Lengths& lengths, const 
 
 }  // namespace
 
-Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp) {
-  text::LanguageDims dims;  // spec conditioner 6.1
-  dims.hidden = 5120;
-  dims.layers = layers > 0 ? layers : 50;
-  dims.heads = 64;
+Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp, SyntheticEncoder kind) {
+  const bool small = kind == SyntheticEncoder::small;
+  text::LanguageDims dims;  // spec conditioner 6.1; formats A.11 for the small one
+  dims.hidden = small ? kSmallWidth : 5120;
+  dims.layers = layers > 0 ? layers : small ? kSmallTap : 50;
+  dims.heads = small ? 32 : 64;
   dims.kv_heads = 8;
   dims.head_dim = 128;
-  dims.ffn = 25600;
+  dims.ffn = small ? 9728 : 25600;
   dims.vocab = 151936;
   text::Lengths lengths;
   lengths.language = &dims;
@@ -291,16 +294,35 @@ Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp) {
   return component_of(Role::conditioner, source);
 }
 
-ModelFiles synthetic_release(int layers, uint64_t seed, bool q4tp) {
+Component synthetic_clip_proj(uint64_t seed) {
+  constexpr int64_t kOut = 5120, kHidden = 16384;
+  auto source = std::make_shared<SyntheticSource>(seed);
+  source->add_plain("W", {kSmallWidth, kOut}, 0.5f);
+  for (const auto& [name, width] : {std::pair{"in", kSmallWidth}, {"out", kOut}}) {
+    source->add(std::string("mean_") + name, {width}, 0.0f, 0.1f);
+    source->add(std::string("std_") + name, {width}, 1.0f, 0.1f);
+  }
+  source->add("sink_out", {kOut}, 0.0f, 1.0f);
+  source->add_plain("mlp.0.weight", {kHidden, kSmallWidth});
+  source->add_plain("mlp.0.bias", {kHidden});
+  source->add_plain("mlp.2.weight", {kOut, kHidden}, 0.5f);
+  source->add_plain("mlp.2.bias", {kOut});
+  return component_of(Role::clip_proj, source);
+}
+
+ModelFiles synthetic_release(int layers, uint64_t seed, bool q4tp, SyntheticEncoder kind) {
   ModelFiles files;
   files.tokenizer = open_model_files({}).tokenizer;
   if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, which was left out");
   files.components.push_back(synthetic_dit(release_dit_config(layers), seed, q4tp));
   files.components.back().partition_from = files.components.back().qkv_order_from = "random weights";
-  files.components.push_back(synthetic_conditioner(layers, seed + 1, q4tp));
+  files.components.push_back(synthetic_conditioner(layers, seed + 1, q4tp, kind));
+  if (kind == SyntheticEncoder::small) files.components.push_back(synthetic_clip_proj(seed + 4));
   files.components.push_back(synthetic_video_vae(layers, seed + 2));
   files.components.push_back(synthetic_audio_vae(seed + 3));
-  files.defaults = Json::object({{"name", "random weights"}, {"text_encoder_layer", layers > 0 ? layers : 50}});
+  const int64_t tap = kind == SyntheticEncoder::small ? kSmallTap : 50;
+  files.defaults = Json::object(
+      {{"name", "random weights"}, {"text_encoder_layer", layers > 0 ? static_cast<int64_t>(layers) : tap}});
   return files;
 }
 

@@ -82,10 +82,10 @@ ModelFacts model_facts(const ModelFiles& files) {
   facts.dit_ref = references != nullptr;
   if (dit != nullptr && facts.dit != facts.dit_ref) facts.only_dit = dit->origin + " (" + dit->partition_from + ")";
   facts.conditioner = text != nullptr;
-  facts.vision = any_name(text, {"model.visual.", "visual."});
+  facts.vision = any_name(text, {"model.visual.", "visual.", "vis."});
   facts.tokenizer = files.tokenizer.has_value();
-  facts.video_decoder = any_name(video, {"decoder."});
-  facts.video_encoder = any_name(video, {"encoder."});
+  facts.video_decoder = any_name(video, {"decoder.", "blocks."});
+  facts.video_encoder = any_name(video, {"encoder.", "enc."});
   facts.audio_decoder = audio != nullptr;
   facts.audio_encoder = any_name(audio, {"mean_proj."});
   if (dit != nullptr && weights_of(*dit) >= kReleaseSize) facts.precision = "bf16";

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "store/cmf_source.h"
 #include "store/recognise.h"
 
 namespace h3 {
@@ -81,6 +82,9 @@ void Assembler::settle_dit(Component& component, const Surroundings& around) con
   if (component.spelling == Spelling::diffusers) {
     order = QkvOrder::contiguous;
     order_by = "separate q, k and v matrices";
+  } else if (component.spelling == Spelling::cmf) {
+    order = QkvOrder::contiguous;
+    order_by = "the CMF format";
   } else if (const std::string* text = metadata_of(source, "h3.qkv_order")) {
     order_by = component.origin;
     order = from_name(*text, QkvOrder::contiguous, QkvOrder::interleaved, component.origin + " (h3.qkv_order)");
@@ -134,9 +138,68 @@ void Assembler::add(std::shared_ptr<TensorSource> source, const std::string& ori
   }
 }
 
+void Assembler::add_cmf(const std::shared_ptr<const CmfFile>& file, const std::string& origin) {
+  const std::vector<CmfPart> parts = cmf_parts(file);
+  if (parts.empty() && !options_.inspect) {
+    fail(Code::data, "%s: none of the %zu tensors of this CMF file is a part of this model", origin.c_str(),
+         file->tensors().size());
+  }
+  const std::vector<Partition> partitions = cmf_partitions(*file);
+  for (const CmfPart& part : parts) {
+    Component component;
+    component.role = part.role;
+    component.spelling = Spelling::cmf;
+    component.source = part.source;
+    component.config = part.config;
+    component.origin = origin;
+    component.prefix = part.prefix;
+    if (part.role != Role::dit) {
+      files_.components.push_back(std::move(component));
+      continue;
+    }
+    // A transformer that serves both partitions is one component in each slot.
+    Surroundings around;
+    around.partition_by = origin;
+    for (size_t i = 0; i == 0 || i < partitions.size(); ++i) {
+      if (!partitions.empty()) around.partition = partitions[i];
+      if (partitions.size() > 1 && options_.partition && *options_.partition != partitions[i]) continue;
+      settle_dit(component, around);
+      files_.components.push_back(component);
+    }
+  }
+  if (const Json defaults = cmf_defaults(*file); defaults.is_object()) {
+    for (const auto& [key, value] : defaults.members()) files_.defaults.set(key, value);
+  }
+  if (!files_.tokenizer) files_.tokenizer = cmf_tokenizer(*file);
+}
+
+// Keeps the last component of every role. A ClipProj belongs to the conditioner of its own file: it goes when that one
+// is replaced.
+void Assembler::drop_replaced() {
+  const std::vector<Component>& all = files_.components;
+  std::vector<bool> replaced(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = i + 1; j < all.size(); ++j) {
+      const bool same_role = all[i].role == all[j].role && all[i].role != Role::adapter;
+      if (same_role && (all[i].role != Role::dit || all[i].partition == all[j].partition)) replaced[i] = true;
+    }
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < all.size() && all[i].role == Role::clip_proj; ++j) {
+      if (replaced[j] && all[j].role == Role::conditioner && all[j].origin == all[i].origin) replaced[i] = true;
+    }
+  }
+  std::vector<Component> kept;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (!replaced[i]) kept.push_back(all[i]);
+  }
+  files_.components = std::move(kept);
+}
+
 ModelFiles Assembler::finish() {
   const std::vector<Component>& all = files_.components;
   if (options_.inspect) return std::move(files_);
+  if (options_.replace) drop_replaced();
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = i + 1; j < all.size(); ++j) {
       if (all[i].role != all[j].role || all[i].role == Role::adapter) continue;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "store/cmf.h"
 #include "store/folder.h"
 #include "store/model_files.h"
 
@@ -27,6 +28,9 @@ class Assembler {
   // Adds every component of the source. Adapters and unknown files count only when named.
   void add(std::shared_ptr<TensorSource> source, const std::string& origin, const Surroundings& around);
 
+  // Adds every component of a CMF file, its tokenizer and its defaults.
+  void add_cmf(const std::shared_ptr<const CmfFile>& file, const std::string& origin);
+
   // Adds a repository in the diffusers or official layout; false when the folder is neither.
   bool add_repository(const Folder& folder);
 
@@ -36,6 +40,7 @@ class Assembler {
   ModelFiles finish();
 
  private:
+  void drop_replaced();
   void settle_dit(Component& component, const Surroundings& around) const;
   void add_base(const Folder& folder, const std::string& base);
   void read_defaults(const Folder& folder, const std::string& base, const Json& official, const Json& modular);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file_map.h"
 #include "store/assemble.h"
+#include "store/cmf.h"
 #include "store/embedded.h"
 #include "store/open.h"
 
@@ -93,7 +94,11 @@ class Opener {
     Surroundings around = surroundings_of(path);
     around.named = named;
     const size_t before = assembler_.count();
-    assembler_.add(open_checkpoint(path), path, around);
+    if (CmfFile::is_cmf(FileMap(path).bytes())) {
+      assembler_.add_cmf(std::make_shared<const CmfFile>(path), path);
+    } else {
+      assembler_.add(open_checkpoint(path), path, around);
+    }
     if (assembler_.count() > before) opened_.insert(whole);
   }
 
@@ -141,8 +146,11 @@ class Opener {
     }
     for (const std::string& path : options_.paths) folders.push_back(path);
     for (const std::string& folder : folders) {
-      files.tokenizer = find_tokenizer(DiskFolder(fs::path(folder).lexically_normal().string()));
-      if (files.tokenizer) return;
+      const auto found = find_tokenizer(DiskFolder(fs::path(folder).lexically_normal().string()));
+      if (found) {
+        files.tokenizer = found;
+        return;
+      }
     }
   }
 

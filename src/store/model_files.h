@@ -56,6 +56,7 @@ struct OpenOptions {
   std::optional<QkvOrder> qkv_order;
   std::optional<Partition> partition;
   std::string tokenizer;  // --tokenizer
+  bool replace = false;   // for `pack`: of two files with one role the later counts, and takes the ClipProj with it
   bool inspect = false;   // for `info`: unknown and unsupported files, and roles given twice, are not errors
 };
 

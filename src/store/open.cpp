@@ -68,7 +68,8 @@ constexpr Foreign kForeign[] = {
     if (head.find_first_not_of('\0') == head.npos) what += ": an unfinished download?";
   }
   std::string accepted;
-  for (const Kind& kind : kKinds) accepted += (accepted.empty() ? "" : ", ") + std::string(kind.name);
+  for (const Kind& kind : kKinds) accepted += std::string(kind.name) + ", ";
+  accepted += "CMF";
   fail(Code::data, "%s: not a checkpoint (%llu bytes): %s; accepted are %s", path.c_str(),
        static_cast<unsigned long long>(size), what.c_str(), accepted.c_str());
 }
@@ -97,8 +98,9 @@ std::unique_ptr<TensorSource> open_checkpoint(const std::string& name, std::span
 }
 
 bool has_checkpoint_ending(std::string_view path) {
-  return std::any_of(std::begin(kKinds), std::end(kKinds),
-                     [&](const Kind& kind) { return path.ends_with(kind.ending); });
+  const bool container = path.ends_with(".cmf");  // several components: opened by the assembler (store/cmf.h)
+  return container || std::any_of(std::begin(kKinds), std::end(kKinds),
+                                  [&](const Kind& kind) { return path.ends_with(kind.ending); });
 }
 
 }  // namespace h3

@@ -99,8 +99,8 @@ DitConfig read_config(const Component& component, const WeightBinder& binder, Na
   config.curve_points = std::max<int64_t>(0, trunk(&TrunkW::curve, 0));
   config.curve_rank = std::max<int64_t>(0, trunk(&TrunkW::curve, 1));
   if (spelling == Names::cmf) {
-    config.curve_points = trunk(&TrunkW::final_table, 0);
-    config.curve_rank = trunk(&TrunkW::final_table, 1);
+    config.curve_points = std::max<int64_t>(0, trunk(&TrunkW::final_table, 0));
+    config.curve_rank = std::max<int64_t>(0, trunk(&TrunkW::final_table, 1));
   }
   config.freq_dim = std::max<int64_t>(0, trunk(&TrunkW::time1, 1));
   config.time_hidden = std::max<int64_t>(0, trunk(&TrunkW::time1, 0));
@@ -142,7 +142,7 @@ Resolve resolver(const DitConfig& config) {
 // Without a curve the time embedder is required; with one it is read past.
 void bind_trunk(WeightBinder& binder, Names spelling, const Resolve& resolve, TrunkW& trunk) {
   bind_table(binder, spelling, "", kTrunk, trunk, resolve);
-  if (trunk.curve != nullptr || spelling == Names::cmf) return;
+  if (trunk.curve != nullptr || trunk.final_table != nullptr) return;
   for (const Row<TrunkW>& row : kTrunk) {
     const bool of_time = row.dims[0] == Dim::time || row.dims[0] == Dim::time_hidden;
     const std::string name = name_of_row(row.name, spelling);
@@ -208,7 +208,8 @@ void check_adaln(WeightBinder& binder, const AdalnW& adaln, const DitConfig& con
   if (adaln.weight == nullptr || adaln.weight->dims.size() != 2) return;
   int64_t width = config.curve_rank > 0 ? config.curve_rank : config.time_dim;
   if (adaln.table != nullptr) width = adaln.table->dims[1];
-  if (adaln.weight->dims[1] != width) {
+  const bool no_table = adaln.table == nullptr && config.curve_rank > 0 && binder.has("final_layer.adaln.table");
+  if (adaln.weight->dims[1] != width || no_table) {
     binder.problem(strf("%s reads %lld values, but its %s has %lld", adaln.weight->name.c_str(),
                         static_cast<long long>(adaln.weight->dims[1]),
                         config.curve_rank > 0 ? "curve" : "time embedding", static_cast<long long>(width)));
@@ -308,32 +309,14 @@ BlockSource block_source(const WeightBinder& binder, const BlockW& block, const 
 }
 
 void read_trunk(const WeightBinder& binder, const TrunkW& trunk, Source& source) {
-  const struct {
-    MatrixSource Source::*matrix;
-    const TensorInfo* tensor;
-  } matrices[] = {
-      {&Source::video_in, trunk.video_in},   {&Source::audio_in, trunk.audio_in},   {&Source::text_in, trunk.text_in},
-      {&Source::video_out, trunk.video_out}, {&Source::audio_out, trunk.audio_out}, {&Source::time1, trunk.time1},
-      {&Source::time2, trunk.time2},
-  };
-  for (const auto& row : matrices) source.*row.matrix = plain(binder, row.tensor);
-  const struct {
-    std::vector<float> Source::*values;
-    const TensorInfo* tensor;
-  } vectors[] = {
-      {&Source::video_in_bias, trunk.video_in_bias},
-      {&Source::audio_in_bias, trunk.audio_in_bias},
-      {&Source::text_in_bias, trunk.text_in_bias},
-      {&Source::video_out_bias, trunk.video_out_bias},
-      {&Source::audio_out_bias, trunk.audio_out_bias},
-      {&Source::time1_bias, trunk.time1_bias},
-      {&Source::time2_bias, trunk.time2_bias},
-      {&Source::curve, trunk.curve},
-      {&Source::inv_freq, trunk.rope},
-      {&Source::refiner_norm, trunk.refiner_norm},
-      {&Source::final_norm, trunk.final_norm},
-  };
-  for (const auto& row : vectors) source.*row.values = binder.values(row.tensor);
+  for (const TrunkSlot& slot : kTrunkSlots) {
+    const TensorInfo* tensor = trunk.*slot.field;
+    if (slot.matrix != nullptr) {
+      source.*slot.matrix = plain(binder, tensor);
+    } else {
+      source.*slot.values = binder.values(tensor);
+    }
+  }
 }
 
 }  // namespace

@@ -63,7 +63,8 @@ struct AdalnW {
   const TensorInfo *weight, *bias, *table;
 };
 
-// Files hold either the time embedder or a curve; which rows are required follows from that (bind_trunk).
+// Files hold either the time embedder or curves; which rows are required follows from that (bind_trunk). In a CMF of
+// ours without curves the time embedder has its ComfyUI names.
 inline constexpr Row<TrunkW> kTrunk[] = {
     {&TrunkW::video_in, {"video_patch_proj.weight", "proj_in.weight"}, {Dim::hidden, Dim::video_row}, kKeepF32},
     {&TrunkW::video_in_bias, {"video_patch_proj.bias", "proj_in.bias"}, {Dim::hidden}, kKeepF32},
@@ -72,19 +73,19 @@ inline constexpr Row<TrunkW> kTrunk[] = {
     {&TrunkW::text_in, {"condition_proj.weight", "context_embedder.weight"}, {Dim::hidden, Dim::text}, kQuantise},
     {&TrunkW::text_in_bias, {"condition_proj.bias", "context_embedder.bias"}, {Dim::hidden}, kKeepF32},
     {&TrunkW::time1,
-     {"time_embedder.proj_in.weight", "time_embedder.linear_1.weight", kNone},
+     {"time_embedder.proj_in.weight", "time_embedder.linear_1.weight"},
      {Dim::time_hidden, Dim::freq},
      kKeepF32 | kMayBeAbsent},
     {&TrunkW::time1_bias,
-     {"time_embedder.proj_in.bias", "time_embedder.linear_1.bias", kNone},
+     {"time_embedder.proj_in.bias", "time_embedder.linear_1.bias"},
      {Dim::time_hidden},
      kKeepF32 | kMayBeAbsent},
     {&TrunkW::time2,
-     {"time_embedder.proj_out.weight", "time_embedder.linear_2.weight", kNone},
+     {"time_embedder.proj_out.weight", "time_embedder.linear_2.weight"},
      {Dim::time, Dim::time_hidden},
      kKeepF32 | kMayBeAbsent},
     {&TrunkW::time2_bias,
-     {"time_embedder.proj_out.bias", "time_embedder.linear_2.bias", kNone},
+     {"time_embedder.proj_out.bias", "time_embedder.linear_2.bias"},
      {Dim::time},
      kKeepF32 | kMayBeAbsent},
     {&TrunkW::curve, {"adaln_t_table", kNone, kNone}, {Dim::any, Dim::any}, kKeepF32 | kMayBeAbsent},
@@ -99,7 +100,10 @@ inline constexpr Row<TrunkW> kTrunk[] = {
      {"final_layer.adaln_proj.linear.bias", "norm_out.linear.bias", "final_layer.adaln.bias"},
      {Dim::final_adaln},
      kKeepF32},
-    {&TrunkW::final_table, {kNone, kNone, "final_layer.adaln.table"}, {Dim::any, Dim::any}, kKeepF32},
+    {&TrunkW::final_table,
+     {kNone, kNone, "final_layer.adaln.table"},
+     {Dim::any, Dim::any},
+     kKeepF32 | kMayBeAbsent},
     {&TrunkW::video_out, {"final_layer.video_out.weight", "proj_out.weight"}, {Dim::any, Dim::hidden}, kKeepF32},
     {&TrunkW::video_out_bias, {"final_layer.video_out.bias", "proj_out.bias"}, {Dim::any}, kKeepF32},
     {&TrunkW::audio_out,
@@ -136,7 +140,7 @@ inline constexpr Row<AdalnW> kAdaln[] = {
      {Dim::block_adaln, Dim::any},
      kAdapterTarget},
     {&AdalnW::bias, {"adaln_proj.linear.bias", kAsComfy, "adaln.bias"}, {Dim::block_adaln}, kKeepF32},
-    {&AdalnW::table, {kNone, kNone, "adaln.table"}, {Dim::any, Dim::any}, kKeepF32},
+    {&AdalnW::table, {kNone, kNone, "adaln.table"}, {Dim::any, Dim::any}, kKeepF32 | kMayBeAbsent},
 };
 static_assert(std::size(kAdaln) * sizeof(const TensorInfo*) == sizeof(AdalnW), "a field has no row");
 
@@ -176,6 +180,33 @@ struct Source {
   std::vector<float> refiner_norm, final_norm;
   AdalnSource final_adaln;
   std::vector<BlockSource> blocks, refiner;
+};
+
+// Where the tensors of the trunk go; those of AdaLN have places of their own.
+struct TrunkSlot {
+  const TensorInfo* TrunkW::*field;
+  MatrixSource Source::*matrix;        // or
+  std::vector<float> Source::*values;  // the one that is not null
+};
+inline constexpr TrunkSlot kTrunkSlots[] = {
+    {&TrunkW::video_in, &Source::video_in, nullptr},
+    {&TrunkW::audio_in, &Source::audio_in, nullptr},
+    {&TrunkW::text_in, &Source::text_in, nullptr},
+    {&TrunkW::video_out, &Source::video_out, nullptr},
+    {&TrunkW::audio_out, &Source::audio_out, nullptr},
+    {&TrunkW::time1, &Source::time1, nullptr},
+    {&TrunkW::time2, &Source::time2, nullptr},
+    {&TrunkW::video_in_bias, nullptr, &Source::video_in_bias},
+    {&TrunkW::audio_in_bias, nullptr, &Source::audio_in_bias},
+    {&TrunkW::text_in_bias, nullptr, &Source::text_in_bias},
+    {&TrunkW::video_out_bias, nullptr, &Source::video_out_bias},
+    {&TrunkW::audio_out_bias, nullptr, &Source::audio_out_bias},
+    {&TrunkW::time1_bias, nullptr, &Source::time1_bias},
+    {&TrunkW::time2_bias, nullptr, &Source::time2_bias},
+    {&TrunkW::curve, nullptr, &Source::curve},
+    {&TrunkW::rope, nullptr, &Source::inv_freq},
+    {&TrunkW::refiner_norm, nullptr, &Source::refiner_norm},
+    {&TrunkW::final_norm, nullptr, &Source::final_norm},
 };
 
 // Error(data) that lists everything missing, unexpected or mis-shaped; multi-head ("PDD") files are refused by name.

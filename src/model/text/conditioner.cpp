@@ -4,6 +4,7 @@
 
 #include "base/context.h"
 #include "base/error.h"
+#include "model/text/clip_proj.h"
 #include "model/text/language.h"
 #include "model/text/presentation.h"
 #include "model/text/tokenizer.h"
@@ -26,9 +27,20 @@ class QwenConditioner final : public Conditioner {
     vision_.emplace(materials, dims, bound);
   }
 
+  void load(const Component& clip_proj) {
+    clip_proj_.emplace(ops_, clip_proj);
+    if (clip_proj_->in() != width_) {
+      fail(
+          Code::data,
+          "%s maps hidden states of %lld values, but the conditioner's have %lld; 2560 belongs to the 4B encoder, 4096 "
+          "to the 8B one",
+          clip_proj.origin.c_str(), static_cast<long long>(clip_proj_->in()), static_cast<long long>(width_));
+    }
+  }
+
   bool has_vision() const override { return vision_.has_value(); }
   int tap() const override { return tap_; }
-  int64_t width() const override { return width_; }
+  int64_t width() const override { return clip_proj_ ? clip_proj_->out() : width_; }
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 
   Conditioning encode(const std::string& prompt, const std::vector<PromptMedia>& media,
@@ -59,8 +71,9 @@ class QwenConditioner final : public Conditioner {
     }
     Conditioning out;
     out.embeds = language_->forward(presentation.ids, runs, splice, control, probe);
+    if (clip_proj_) out.embeds = clip_proj_->project(out.embeds);
     out.rows = static_cast<int64_t>(presentation.ids.size());
-    out.width = width_;
+    out.width = width();
     out.tags = presentation.tags;
     out.ids = presentation.ids;
     return out;
@@ -82,6 +95,7 @@ class QwenConditioner final : public Conditioner {
   int64_t width_ = 0;
   std::optional<LanguageModel> language_;
   std::optional<VisionTower> vision_;
+  std::optional<ClipProj> clip_proj_;
 };
 
 // A tokenizer of another model gives plausible nonsense; config.json tells.
@@ -111,13 +125,16 @@ std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files,
     fail(Code::usage, "no tokenizer beside %s; pass a folder with tokenizer.json or merges.txt with --tokenizer",
          component->origin.c_str());
   }
-  Tokenizer tokenizer(*files.tokenizer);
+  const Component* const clip_proj = files.find(Role::clip_proj);
+  // Every released projection was fitted on the small encoder's own tokens (spec conditioner 8.2).
+  Tokenizer tokenizer(*files.tokenizer, clip_proj != nullptr ? AddedSet::stock : AddedSet::h3);
   for (const std::string& note : tokenizer.notes()) ops.context().log.write(LogLevel::warn, "%s", note.c_str());
   text::check_pad_ids(*component, tokenizer);
 
   const text::Names names = text::detect_names(*component);
   const text::LanguageDims dims = text::language_dims(*component, names);
-  const int tap = text::resolve_tap(options.tap, files, *component, dims.layers);
+  const int fitted = clip_proj != nullptr ? text::clip_proj_tap(*clip_proj) : 0;
+  const int tap = text::resolve_tap(options.tap > 0 ? options.tap : fitted, files, *component, dims.layers);
   WeightBinder binder(*component);
   const text::BoundLanguage language = text::bind_language(binder, names, dims, tap);
   std::optional<text::VisionDims> vision_dims;
@@ -138,6 +155,7 @@ std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files,
   auto conditioner = std::make_unique<text::QwenConditioner>(ops, std::move(tokenizer), options.compute, tap);
   conditioner->load(materials, dims, language);
   if (vision) conditioner->load(materials, *vision_dims, *vision);
+  if (clip_proj != nullptr) conditioner->load(*clip_proj);
   return conditioner;
 }
 

@@ -82,7 +82,7 @@ static_assert(std::size(kStem) * sizeof(Info) == sizeof(StemTensors), "a field h
 
 // The same three tensors as CMF spells them.
 inline constexpr WeightRow<StemTensors, Dim> kCompactStem[] = {
-    {&StemTensors::patch, "patch_embed.weight", {Dim::v_hidden, Dim::patch_row}},
+    {&StemTensors::patch, "patch_embed.weight", {Dim::v_hidden, Dim::patch_row}, kQuantise},
     {&StemTensors::patch_bias, "patch_embed.bias", {Dim::v_hidden}, kKeepF32},
     {&StemTensors::positions, "pos_embed.weight", {Dim::positions, Dim::v_hidden}, kKeepF32},
 };

@@ -47,22 +47,14 @@ std::unique_ptr<Conv> VideoEncoder::make_conv(const WeightBinder& binder, const 
   spec.label = std::string("video_vae.encoder.") + label;
   spec.kind = ConvKind::conv3d;
   spec.compute = compute_;
-  spec.out = weight->dims[0];
-  spec.in = weight->dims[1];
-  spec.weight = binder.values(weight);
+  VideoKernel kernel = read_kernel(binder, tensors_, weight, kind == Kind::picture);
+  spec.out = kernel.out;
+  spec.in = kernel.in;
+  spec.weight = std::move(kernel.values);
   spec.bias = binder.values(bias);
-  const int taps = static_cast<int>(weight->dims[2]), side = static_cast<int>(weight->dims[3]);
-  const bool one_tap = kind == Kind::picture || taps == 1;
-  if (one_tap && taps > 1) {
-    const int64_t area = static_cast<int64_t>(side) * side;
-    std::vector<float> last(spec.out * spec.in * area);
-    for (int64_t i = 0; i < spec.out * spec.in; ++i) {
-      const float* from = spec.weight.data() + (i * taps + taps - 1) * area;
-      std::copy(from, from + area, last.data() + i * area);
-    }
-    spec.weight = std::move(last);
-  }
-  spec.kernel[0] = one_tap ? 1 : taps;
+  const int side = kernel.side;
+  const bool one_tap = kind == Kind::picture || kernel.taps == 1;
+  spec.kernel[0] = kernel.taps;
   spec.kernel[1] = spec.kernel[2] = side;
   spec.stride[0] = one_tap ? 1 : time;
   spec.stride[1] = spec.stride[2] = space;

@@ -91,6 +91,11 @@ bool any_with_prefix(const Component& component, const std::string& prefix) {
                      [&](const TensorInfo& info) { return info.name.starts_with(whole); });
 }
 
+// As the file spells a name of the spelling that `original` selects.
+std::string spelled(const VideoVaeConfig& config, const std::string& name) {
+  return config.compact ? compact_video_name(name) : name;
+}
+
 std::string level_prefix(const VideoVaeConfig& config, size_t level) {
   return (config.original ? "encoder.down." : "encoder.down_blocks.") + std::to_string(level) + ".";
 }
@@ -98,29 +103,34 @@ const char* resnet_folder(const VideoVaeConfig& config) { return config.original
 
 void read_decoder(const Component& component, VideoVaeConfig& c) {
   const std::string blocks = "decoder.transformer_blocks.", first = blocks + "0.";
-  c.layers = std::max<int64_t>(1, count_indexed(component, blocks));
-  read_number(component.config, {"decoder_num_layers", "vit_decoder_kwargs.num_layers"}, c.layers);
-  c.hidden = extent(component, "decoder.norm_out.weight", 0, c.hidden);
-  read_number(component.config, {"decoder_attention_head_dim", "vit_decoder_kwargs.dim_head"}, c.head_dim);
-  c.heads = c.original
-                ? extent(component, first + "attn.to_qkv.bias", 0, 3 * c.hidden) / 3 / std::max<int64_t>(1, c.head_dim)
-                : extent(component, first + "attn.to_q.bias", 0, c.hidden) / std::max<int64_t>(1, c.head_dim);
-  read_number(component.config, {"decoder_num_attention_heads", "vit_decoder_kwargs.heads"}, c.heads);
-  c.ffn = extent(component, first + (c.original ? "ff.w2.weight" : "ff.net.2.weight"), 1, 4 * c.hidden);
-  c.registers = extent(component, "decoder.register_tokens", 1, c.registers);
-  read_number(component.config, {"decoder_rope_theta", "vit_decoder_kwargs.rope_theta"}, c.rope_theta);
-  read_number(component.config, {"decoder_rope_dim_ratio", "vit_decoder_kwargs.rope_dim_ratio"}, c.rope_ratio);
-  read_number(component.config, {"decoder_norm_eps"}, c.norm_eps);
+  const auto length = [&](const std::string& name, size_t axis, int64_t fallback) {
+    return extent(component, spelled(c, name), axis, fallback);
+  };
+  c.layers = std::max<int64_t>(1, count_indexed(component, spelled(c, blocks)));
+  read_number(component.config, {"decoder_num_layers", "vit_decoder_kwargs.num_layers", "num_layers"}, c.layers);
+  c.hidden = length("decoder.norm_out.weight", 0, c.hidden);
+  read_number(component.config, {"decoder_attention_head_dim", "vit_decoder_kwargs.dim_head", "dim_head"}, c.head_dim);
+  c.heads = c.original ? length(first + "attn.to_qkv.bias", 0, 3 * c.hidden) / 3 / std::max<int64_t>(1, c.head_dim)
+                       : length(first + "attn.to_q.bias", 0, c.hidden) / std::max<int64_t>(1, c.head_dim);
+  read_number(component.config, {"decoder_num_attention_heads", "vit_decoder_kwargs.heads", "heads"}, c.heads);
+  c.ffn = length(first + (c.original ? "ff.w2.weight" : "ff.net.2.weight"), 1, 4 * c.hidden);
+  c.registers = length("decoder.register_tokens", 1, c.registers);
+  read_number(component.config, {"decoder_rope_theta", "vit_decoder_kwargs.rope_theta", "rope_theta"}, c.rope_theta);
+  read_number(component.config, {"decoder_rope_dim_ratio", "vit_decoder_kwargs.rope_dim_ratio", "rope_dim_ratio"},
+              c.rope_ratio);
+  read_number(component.config, {"decoder_norm_eps", "eps"}, c.norm_eps);
 }
 
 void read_encoder(const Component& component, VideoVaeConfig& c) {
-  const int64_t levels = count_indexed(component, c.original ? "encoder.down." : "encoder.down_blocks.");
+  const int64_t levels = count_indexed(component, spelled(c, c.original ? "encoder.down." : "encoder.down_blocks."));
   if (levels > 0) {
     c.channels.clear();
     for (int64_t level = 0; level < levels; ++level) {
-      c.channels.push_back(extent(component, level_prefix(c, level) + resnet_folder(c) + "0.conv1.weight", 0, 0));
+      const std::string conv = level_prefix(c, level) + resnet_folder(c) + "0.conv1.weight";
+      c.channels.push_back(extent(component, spelled(c, conv), 0, 0));
     }
-    c.blocks_per_level = std::max<int64_t>(1, count_indexed(component, level_prefix(c, 0) + resnet_folder(c)));
+    c.blocks_per_level =
+        std::max<int64_t>(1, count_indexed(component, spelled(c, level_prefix(c, 0) + resnet_folder(c))));
   }
   read_list(component.config, {"block_out_channels"}, c.channels);
   int64_t base = 0;
@@ -216,11 +226,68 @@ int64_t dim_value(VideoDim dim, const VideoVaeConfig& c, int64_t in, int64_t out
   return 0;
 }
 
+std::string compact_video_name(const std::string& original) {
+  constexpr std::string_view kBlocks = "decoder.transformer_blocks.", kDecoder = "decoder.", kEncoder = "encoder.";
+  const auto rest = [&](std::string_view start) { return original.substr(start.size()); };
+  if (original.starts_with(kBlocks)) {
+    std::string name = "blocks." + rest(kBlocks);
+    for (const char* norm : {".norm1.weight", ".norm2.weight"}) {
+      if (name.ends_with(norm)) name.resize(name.size() - std::string_view(".weight").size());
+    }
+    return name;
+  }
+  if (original.starts_with(kDecoder)) return rest(kDecoder);
+  return original.starts_with(kEncoder) ? "enc." + rest(kEncoder) : original;
+}
+
+std::vector<int64_t> stored_kernel_dims(const VideoVaeConfig& config, const std::string& name,
+                                        std::vector<int64_t> dims) {
+  if (!config.compact || dims.size() != 5) return dims;
+  if (name.find("quant_conv") != std::string::npos) return {dims[0], dims[1]};
+  return {dims[0], dims[1], dims[3], dims[4]};
+}
+
+VideoKernel read_kernel(const WeightBinder& binder, const VideoVaeTensors& tensors, TensorField weight, bool last_tap) {
+  VideoKernel kernel;
+  const std::vector<int64_t>& dims = weight->dims;
+  kernel.out = dims[0];
+  kernel.in = dims[1];
+  kernel.side = dims.size() > 2 ? static_cast<int>(dims.back()) : 1;
+  const int64_t area = static_cast<int64_t>(kernel.side) * kernel.side;
+  const std::vector<float> stored = binder.values(weight);
+  const bool whole = dims.size() == 5;
+  const int stored_taps = whole ? static_cast<int>(dims[2]) : 1;
+  if (whole && (!last_tap || stored_taps == 1)) {
+    kernel.taps = stored_taps;
+    kernel.values = stored;
+    return kernel;
+  }
+  const auto past = tensors.past.find(weight);
+  const bool complete = last_tap || kernel.side == 1 || past != tensors.past.end();
+  if (!complete) {
+    fail(Code::usage,
+         "%s: its video encoder is for pictures only: tensor '%s' has the last of its temporal taps and no others; "
+         "pack the model with h3 to encode clips",
+         weight->file.c_str(), weight->name.c_str());
+  }
+  const bool join = !last_tap && past != tensors.past.end();
+  const std::vector<float> earlier = join ? binder.values(past->second) : std::vector<float>();
+  kernel.taps = join ? static_cast<int>(past->second->dims[2]) + 1 : 1;
+  for (int64_t i = 0; i < kernel.out * kernel.in; ++i) {
+    const int64_t before = (kernel.taps - 1) * area;
+    kernel.values.insert(kernel.values.end(), earlier.begin() + i * before, earlier.begin() + (i + 1) * before);
+    const auto last = stored.begin() + (i * stored_taps + stored_taps - 1) * area;
+    kernel.values.insert(kernel.values.end(), last, last + area);
+  }
+  return kernel;
+}
+
 namespace {
 
 struct Binding {
   WeightBinder& binder;
   const VideoVaeConfig& config;
+  VideoVaeTensors& tensors;
 
   template <class Group, size_t N>
   Group operator()(const VideoRow<Group> (&rows)[N], const std::string& prefix, int64_t in = 0, int64_t out = 0) const {
@@ -232,7 +299,12 @@ struct Binding {
       for (VideoDim dim : row.dims) {
         if (dim != VideoDim::none) dims.push_back(dim_value(dim, config, in, out));
       }
-      group.*row.field = binder.require(prefix + name, dims);
+      const std::string full = spelled(config, prefix + name);
+      const TensorField found = binder.require(full, stored_kernel_dims(config, full, dims));
+      group.*row.field = found;
+      if (!config.compact || dims.size() != 5 || dims[2] == 1) continue;
+      --dims[2];
+      if (const TensorField past = binder.optional(full + kPastTaps, dims)) tensors.past[found] = past;
     }
     return group;
   }
@@ -262,11 +334,17 @@ VideoVaeConfig video_vae_config(const Component& component) {
   VideoVaeConfig config;
   config.has_decoder = any_with_prefix(component, "decoder.");
   config.has_encoder = any_with_prefix(component, "encoder.");
+  config.compact = !config.has_decoder && !config.has_encoder;
+  if (config.compact) {
+    config.has_decoder = any_with_prefix(component, "blocks.");
+    config.has_encoder = any_with_prefix(component, "enc.");
+  }
   if (!config.has_decoder && !config.has_encoder) {
     fail(Code::data, "%s is no video autoencoder: it has neither decoder.* nor encoder.* tensors",
          component.origin.c_str());
   }
-  config.original = any_with_prefix(component, "encoder.down.") || any_with_prefix(component, "decoder.x_embedder.");
+  config.original = config.compact || any_with_prefix(component, "encoder.down.") ||
+                    any_with_prefix(component, "decoder.x_embedder.");
   read_shared(component, config);
   if (config.has_decoder) read_decoder(component, config);
   if (config.has_encoder) read_encoder(component, config);
@@ -276,8 +354,8 @@ VideoVaeConfig video_vae_config(const Component& component) {
 
 VideoVaeTensors bind_video_vae(const Component& component, VideoVaeConfig& config) {
   WeightBinder binder(component);
-  const Binding bind{binder, config};
   VideoVaeTensors tensors;
+  const Binding bind{binder, config, tensors};
   if (config.has_decoder) {
     tensors.decoder = bind(video_rows::kDecoder, "");
     for (int64_t i = 0; i < config.layers; ++i) {

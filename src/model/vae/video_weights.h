@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,17 @@
 
 namespace h3 {
 
+// The name that CMF files use for a tensor of the original spelling (spec formats A.12). There every convolution of the
+// encoder is its last temporal tap, all that a picture needs; `NAME_past` [out, in, taps - 1, side, side] has the
+// others in files of this program.
+std::string compact_video_name(const std::string& original);
+inline constexpr const char* kPastTaps = "_past";
+
 // From tensor shapes and config; the defaults are the release's and stand where a file says nothing.
 struct VideoVaeConfig {
   bool has_decoder = false, has_encoder = false;
   bool original = false;  // names of the original release
+  bool compact = false;   // those names as CMF shortens them; `original` is set too
   int64_t latent = 24, pixels = 3;
   int ratio = 16;                // pixels per latent position
   ClipGeometry clip;             // clip.ratio = pixel frames per latent frame
@@ -109,7 +117,7 @@ inline constexpr VideoRow<DecoderTensors> kDecoder[] = {
     {&DecoderTensors::registers, "decoder.register_tokens", "decoder.register_tokens", {one, registers, hidden}},
     {&DecoderTensors::norm_out, "decoder.norm_out.weight", "decoder.norm_out.weight", {hidden}},
     {&DecoderTensors::norm_out_bias, "decoder.norm_out.bias", "decoder.norm_out.bias", {hidden}},
-    {&DecoderTensors::proj_out, "decoder.proj_out.weight", "decoder.proj_out.weight", {patch, hidden}},
+    {&DecoderTensors::proj_out, "decoder.proj_out.weight", "decoder.proj_out.weight", {patch, hidden}, kQuantise},
     {&DecoderTensors::proj_out_bias, "decoder.proj_out.bias", "decoder.proj_out.bias", {patch}},
 };
 // Prefix "decoder.transformer_blocks.{i}.".
@@ -192,11 +200,25 @@ struct VideoVaeTensors {
     DownsampleTensors down{};
   };
   std::vector<Level> levels;
+  std::map<TensorField, TensorField> past;  // by the tensor of the last tap (CMF)
 };
 
 // Which names the file uses, and its dimensions. Error(data) when it is no video autoencoder or the config contradicts
 // itself; shapes are left to bind_video_vae.
 VideoVaeConfig video_vae_config(const Component& component);
+// Lengths of the axes of a convolution kernel in files of this kind; those of other tensors are unchanged.
+std::vector<int64_t> stored_kernel_dims(const VideoVaeConfig& config, const std::string& name,
+                                        std::vector<int64_t> dims);
+
+// A kernel of the encoder [out, in, taps, side, side]; its last tap alone when that is asked for.
+struct VideoKernel {
+  int64_t out = 0, in = 0;
+  int taps = 1, side = 1;
+  std::vector<float> values;
+};
+// Error(usage) when the file holds the last tap only and all are asked for.
+VideoKernel read_kernel(const WeightBinder& binder, const VideoVaeTensors& tensors, TensorField weight, bool last_tap);
+
 // Looks every tensor of the halves that the file has up, in its spelling, and reports everything that is wrong at once.
 VideoVaeTensors bind_video_vae(const Component& component, VideoVaeConfig& config);
 

@@ -1,0 +1,182 @@
+#include "apps/pack/dit_pack.h"
+
+#include <algorithm>
+
+#include "apps/pack/time_curve.h"
+#include "backends/list.h"
+#include "base/context.h"
+#include "base/error.h"
+
+namespace h3 {
+namespace {
+
+constexpr int64_t kCheckStride = 256;  // rows of a projection that --check-adaln looks at
+
+bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
+
+// "dit.blocks.3.attn.qkv_proj.weight" -> "blocks.3.attn.qkv_proj", as adapters name it.
+std::string module_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "dit.", kSuffix = ".weight", kAdaln = ".adaln";
+  if (!starts_with(name, kPrefix) || !name.ends_with(kSuffix)) return "";
+  std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  if (module.ends_with(kAdaln)) module += "_proj.linear";
+  return module;
+}
+
+}  // namespace
+
+// The last projection made is kept: its weight, bias and table are written one after the other.
+struct DitPack::Curve {
+  TimeCurve curve;
+  std::vector<float> silu;
+  int64_t at = -2;
+  dit::ExportAdaln made;
+};
+
+DitPack::DitPack(const Component& component, const PackOptions& options, ThreadPool& pool, Log& log)
+    : component_(component),
+      options_(options),
+      pool_(pool),
+      log_(log),
+      source_(std::make_shared<const dit::Source>(dit::read_source(component, log))),
+      targets_(source_->config) {
+  load_adapters();
+}
+
+void DitPack::load_adapters() {
+  for (const auto& [path, strength] : options_.adapters) {
+    adapters_.push_back(
+        std::make_unique<lora::Adapter>(lora::open_adapter(path), targets_, lora::BindOptions{.partial = false}));
+    uses_.push_back({adapters_.back().get(), strength});
+    notes_.push_back(path + ": " + adapters_.back()->coverage().to_text());
+    for (const std::string& note : adapters_.back()->notes()) notes_.push_back(path + ": " + note);
+  }
+}
+
+lora::Site DitPack::adaln_site(int64_t block) const {
+  lora::Site site;
+  site.stack = block < 0 ? lora::Site::Stack::head : lora::Site::Stack::trunk;
+  site.block = std::max<int64_t>(block, 0);
+  site.part = lora::Site::Part::adaln;
+  return site;
+}
+
+const dit::AdalnSource& DitPack::adaln(int64_t block) const {
+  return block < 0 ? source_->final_adaln : source_->blocks[static_cast<size_t>(block)].adaln;
+}
+
+bool DitPack::adapters_change_adaln() const {
+  for (const auto& adapter : adapters_) {
+    for (const lora::Site& site : adapter->sites()) {
+      if (site.part == lora::Site::Part::adaln) return true;
+    }
+  }
+  return false;
+}
+
+bool DitPack::wants_curve() const {
+  const bool has_curve = !source_->curve.empty() || !source_->final_adaln.table.empty();
+  if (has_curve) {
+    if (options_.adaln == AdalnForm::full) {
+      fail(Code::usage, "--adaln full: %s has curves already; the full projections are in the unpruned checkpoint",
+           component_.origin.c_str());
+    }
+    return false;
+  }
+  const bool stored = component_.spelling == Spelling::cmf;
+  if (stored && options_.adaln == AdalnForm::curve) {
+    fail(Code::usage, "--adaln curve: tensors of a CMF are kept as they are; pack %s again from its loose files",
+         component_.origin.c_str());
+  }
+  if (options_.adaln != AdalnForm::automatic) return options_.adaln == AdalnForm::curve;
+  ExportTensor sample;
+  sample.keep = Keep::half;
+  sample.family = "dit.adaln";
+  const std::optional<Format> format = options_.policy.format_of(sample, stored);
+  return !stored && format && *format != Format::f32 && curve_fit_available();
+}
+
+void DitPack::make_curve(dit::DitExportOptions& wanted) {
+  Context context{pool_, log_};
+  const std::unique_ptr<Ops> ops = make_backend("cpu", context);
+  auto state = std::make_shared<Curve>();
+  state->silu = silu_grid(*ops, *source_, kCurvePoints);
+  state->curve = fit_time_curve(state->silu, kCurvePoints, kCurveRank);
+  if (options_.check_adaln) check_curve(*state);
+  wanted.adaln_width = state->curve.rank;
+  wanted.adaln_points = state->curve.points;
+  wanted.adaln = [this, state](int64_t block) {
+    if (state->at != block) {
+      state->made = behind_curve(adaln(block), lora::SiteMerge(uses_, adaln_site(block)), state->curve, pool_);
+      state->at = block;
+    }
+    return state->made;
+  };
+  merges_adaln_ = false;  // merged before the projection is made
+}
+
+// A pruned base keeps its coordinates and gains those of the branches.
+void DitPack::extend_curves(dit::DitExportOptions& wanted) {
+  const auto extended = [this](int64_t block) {
+    const dit::AdalnSource& own = adaln(block);
+    return with_branches(own, own.table.empty() ? source_->curve : own.table, uses_, adaln_site(block));
+  };
+  auto state = std::make_shared<Curve>();
+  state->made = extended(-1);
+  state->at = -1;
+  wanted.adaln_width = state->made.weight.cols;
+  wanted.adaln_points = static_cast<int64_t>(state->made.table.size()) / wanted.adaln_width;
+  wanted.adaln = [extended, state](int64_t block) {
+    if (state->at != block) {
+      state->made = extended(block);
+      state->at = block;
+    }
+    return state->made;
+  };
+  notes_.push_back(strf("AdaLN: curves of rank %lld, adapters inside", static_cast<long long>(wanted.adaln_width)));
+  merges_adaln_ = false;
+}
+
+void DitPack::check_curve(const Curve& state) {
+  std::string line = "AdaLN: centred spectrum";
+  for (size_t i = 0; i < std::min<size_t>(12, state.curve.spectrum.size()); ++i) {
+    line += strf(" %.3e", state.curve.spectrum[i]);
+  }
+  notes_.push_back(line);
+  CurveError worst;
+  for (int64_t block = -1; block < static_cast<int64_t>(source_->blocks.size()); ++block) {
+    const lora::SiteMerge merge(uses_, adaln_site(block));
+    const dit::ExportAdaln made = behind_curve(adaln(block), merge, state.curve, pool_);
+    const CurveError error = curve_error(adaln(block), merge, made, state.silu, state.curve, kCheckStride, pool_);
+    if (error.rms >= worst.rms) worst = error;
+  }
+  notes_.push_back(strf("AdaLN: rank %lld, worst projection: max error %.3e, rms %.3e on a signal of rms %.3f",
+                        static_cast<long long>(state.curve.rank), worst.max_abs, worst.rms, worst.signal));
+}
+
+Exported DitPack::exported(double video_shift, double audio_shift) {
+  dit::DitExportOptions wanted;
+  wanted.video_shift = video_shift;
+  wanted.audio_shift = audio_shift;
+  const bool pruned = !source_->curve.empty() || !source_->final_adaln.table.empty();
+  if (wants_curve()) {
+    make_curve(wanted);
+  } else if (pruned && adapters_change_adaln()) {
+    if (component_.spelling == Spelling::cmf) {
+      fail(Code::usage, "%s: its AdaLN curves cannot take another adapter; pack again from the loose files",
+           component_.origin.c_str());
+    }
+    extend_curves(wanted);
+  }
+  return dit::export_dit(source_, wanted);
+}
+
+SharedMerge DitPack::merge_of(const std::string& name) const {
+  if (uses_.empty()) return nullptr;
+  const lora::Target* target = targets_.find(module_of(name));
+  if (target == nullptr || (target->site.part == lora::Site::Part::adaln && !merges_adaln_)) return nullptr;
+  auto merge = std::make_shared<const lora::SiteMerge>(uses_, target->site);
+  return merge->empty() ? nullptr : merge;
+}
+
+}  // namespace h3

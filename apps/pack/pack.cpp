@@ -1,0 +1,202 @@
+#include "apps/pack/pack.h"
+
+#include <algorithm>
+
+#include "apps/pack/collect.h"
+#include "apps/pack/header.h"
+#include "apps/pack/velocity.h"
+#include "base/error.h"
+#include "model/synthetic.h"
+#include "store/cmf.h"
+
+namespace h3 {
+namespace {
+
+constexpr int64_t kChunkValues = int64_t{4} << 20;  // of plain formats, encoded and written at a time
+constexpr size_t kStrongDigits = 32;
+
+bool is_plain(Format format) { return format == Format::f32 || format == Format::f16 || format == Format::bf16; }
+
+// Two levels of a family: "dit.mlp" of "dit.mlp.fc1".
+std::string report_family(const std::string& family) {
+  const size_t first = family.find('.');
+  const size_t second = first == std::string::npos ? first : family.find('.', first + 1);
+  return family.substr(0, second);
+}
+
+// The whole stored matrix that the rows are, when it is in the format already.
+const StoredMatrix* as_stored(const MatrixSource& rows, Format format) {
+  if (rows.parts.size() != 1) return nullptr;
+  const MatrixSource::Part& part = rows.parts[0];
+  const bool whole = part.first == 0 && part.rows == part.matrix.rows;
+  const bool bare = part.matrix.scale.empty() && part.matrix.pre_scale.empty();
+  return whole && bare && part.matrix.format == format ? &part.matrix : nullptr;
+}
+
+class Packer {
+ public:
+  Packer(const ModelFiles& files, const PackOptions& options, ThreadPool& pool, Log& log, const Control& control)
+      : files_(files), options_(options), pool_(pool), log_(log), control_(control) {}
+
+  PackReport run() {
+    const PackContents contents = collect(files_, options_, pool_, log_);
+    const std::string tokenizer = contents.tap > 0 ? tokenizer_section(files_) : "";
+    const CmfSections sections{.vocab = std::as_bytes(std::span(tokenizer))};
+    plan(contents);
+    const std::vector<std::string> blank(entries_.size(), std::string(kStrongDigits, '0'));
+    const uint64_t header_bytes = pack_header(files_, contents, options_, sections, entries_, blank).size();
+    CmfWriter writer(options_.output, entries_, sections, {.header_bytes = header_bytes});
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      control_.check();
+      control_.progress("pack", static_cast<int64_t>(i), static_cast<int64_t>(entries_.size()));
+      if (sources_[i] == nullptr) {
+        writer.write(std::as_bytes(std::span(texts_[i])));
+      } else {
+        write_tensor(writer, *sources_[i]);
+      }
+      report_.bytes += entries_[i].bytes;
+    }
+    writer.commit(pack_header(files_, contents, options_, sections, entries_, writer.strong_hashes()));
+    report_.tensors = static_cast<int64_t>(entries_.size());
+    report_.notes = contents.notes;
+    return std::move(report_);
+  }
+
+ private:
+  // Entries in the order of their names, configurations among them.
+  void plan(const PackContents& contents) {
+    struct Item {
+      CmfEntry entry;
+      const PackTensor* source;
+      std::string text;
+    };
+    std::vector<Item> items;
+    for (const PackTensor& t : contents.tensors) {
+      int64_t cols = 1;
+      for (size_t i = 1; i < t.tensor.dims.size(); ++i) cols *= t.tensor.dims[i];
+      const int64_t rows = t.tensor.dims.empty() ? 1 : t.tensor.dims[0];
+      const uint64_t bytes = static_cast<uint64_t>(row_of(t.format).data_bytes(rows, cols));
+      items.push_back({{t.tensor.name, *cmf_dtype_of(t.format), t.tensor.dims, bytes}, &t, ""});
+    }
+    for (const auto& [name, config] : contents.configs) {
+      const std::string text = config.dump();
+      items.push_back({{name, kCmfRaw, {static_cast<int64_t>(text.size())}, text.size()}, nullptr, text});
+    }
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.entry.name < b.entry.name; });
+    for (Item& item : items) {
+      entries_.push_back(std::move(item.entry));
+      sources_.push_back(item.source);
+      texts_.push_back(std::move(item.text));
+    }
+  }
+
+  void write_tensor(CmfWriter& writer, const PackTensor& t) {
+    FamilyReport& family = report_.families[report_family(t.tensor.family)];
+    ++family.tensors;
+    ++family.formats[row_of(t.format).name];
+    MatrixSource rows = t.tensor.rows();
+    const SharedMerge merge = t.merge ? t.merge() : nullptr;
+    if (const StoredMatrix* stored = merge == nullptr ? as_stored(rows, t.format) : nullptr) {
+      writer.write(stored->data);
+      family.bytes += stored->data.size();
+      ++family.copied;
+      return;
+    }
+    RowReader reader = reader_of(rows);
+    if (merge != nullptr) {
+      reader.read = [&rows, &merge](int64_t first, int64_t count, float* out) {
+        rows.decode_rows(first, count, out);
+        merge->add(first, count, out);
+      };
+    }
+    const int64_t step =
+        is_plain(t.format) ? std::max<int64_t>(1, kChunkValues / std::max<int64_t>(1, rows.cols)) : rows.rows;
+    for (int64_t first = 0; first < rows.rows; first += step) {
+      RowReader part = reader;
+      part.rows = std::min(step, rows.rows - first);
+      part.read = [&](int64_t begin, int64_t count, float* out) { reader.read(first + begin, count, out); };
+      const EncodedMatrix encoded = encode_matrix(t.format, part, t.tensor.name, pool_);
+      writer.write(encoded.matrix.data);
+      family.bytes += encoded.matrix.data.size();
+      family.error.add(encoded.error);
+    }
+  }
+
+  const ModelFiles& files_;
+  const PackOptions& options_;
+  ThreadPool& pool_;
+  Log& log_;
+  const Control& control_;
+  PackReport report_;
+  std::vector<CmfEntry> entries_;
+  std::vector<const PackTensor*> sources_;  // null: a configuration, in texts_
+  std::vector<std::string> texts_;
+};
+
+std::string formats_text(const FamilyReport& family) {
+  std::string text;
+  for (const auto& [name, count] : family.formats) {
+    text += (text.empty() ? "" : ", ") + name + strf(" x %lld", static_cast<long long>(count));
+  }
+  return text;
+}
+
+}  // namespace
+
+PackReport pack_files(const ModelFiles& files, const PackOptions& options, ThreadPool& pool, Log& log,
+                      const Control& control) {
+  PackReport report = Packer(files, options, pool, log, control).run();
+  const Component* const given = files.find(Role::dit);
+  if (!options.check_velocity || given == nullptr || !options.parts.dit) return report;
+  OpenOptions open;
+  open.paths = {options.output};
+  const ModelFiles packed = open_model_files(open);
+  const VelocityError error = velocity_error(*given, *packed.find(Role::dit), pool, log, control);
+  report.notes.push_back(
+      strf("velocities: relative L2 %.3e of the video, %.3e of the sound", error.video, error.audio));
+  return report;
+}
+
+PackReport pack_model(const PackOptions& options, ThreadPool& pool, Log& log, const Control& control) {
+  OpenOptions open = options.inputs;
+  open.replace = true;
+  return pack_files(open_model_files(open), options, pool, log, control);
+}
+
+PackReport pack_random(int layers, bool small_encoder, const PackOptions& options, ThreadPool& pool, Log& log,
+                       const Control& control) {
+  constexpr uint64_t kSeed = 1;
+  const SyntheticEncoder encoder = small_encoder ? SyntheticEncoder::small : SyntheticEncoder::release;
+  return pack_files(synthetic_release(layers, kSeed, false, encoder), options, pool, log, control);
+}
+
+std::string PackReport::to_text() const {
+  std::string text;
+  for (const auto& [name, family] : families) {
+    const std::string error =
+        family.copied == family.tensors ? "copied" : strf("relative L2 %.3e", family.error.rel_l2());
+    text += strf("%-12s %9.1f MB  %-28s %s\n", name.c_str(), static_cast<double>(family.bytes) / 1e6, error.c_str(),
+                 formats_text(family).c_str());
+  }
+  for (const std::string& note : notes) text += note + "\n";
+  return text + strf("%lld tensors, %.2f GB\n", static_cast<long long>(tensors), static_cast<double>(bytes) / 1e9);
+}
+
+Json PackReport::to_json() const {
+  Json list = Json::object();
+  for (const auto& [name, family] : families) {
+    Json formats = Json::object();
+    for (const auto& [format, count] : family.formats) formats.set(format, count);
+    list.set(name, Json::object({{"tensors", family.tensors},
+                                 {"copied", family.copied},
+                                 {"bytes", family.bytes},
+                                 {"relative_l2", family.error.rel_l2()},
+                                 {"max_abs", family.error.max_abs},
+                                 {"formats", formats}}));
+  }
+  Json lines = Json::array();
+  for (const std::string& note : notes) lines.push(note);
+  return Json::object({{"families", list}, {"tensors", tensors}, {"bytes", bytes}, {"notes", lines}});
+}
+
+}  // namespace h3

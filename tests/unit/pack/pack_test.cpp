@@ -1,0 +1,172 @@
+// From loose files to one file and back to the same model.
+#include "apps/pack/pack.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file_map.h"
+#include "pipeline/session.h"
+#include "store/cmf.h"
+#include "store/cmf_verify.h"
+#include "store/embedded.h"
+
+namespace h3 {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Pack : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (embedded_demo().empty()) GTEST_SKIP() << "built without the demo model";
+    root_ = fs::temp_directory_path() / ("h3_pack_" + std::to_string(::getpid()));
+    fs::create_directories(root_);
+  }
+  void TearDown() override {
+    if (!root_.empty()) fs::remove_all(root_);
+  }
+
+  std::string path(const char* name) const { return (root_ / name).string(); }
+
+  PackReport pack(const std::string& quant, const std::string& output, const std::vector<std::string>& inputs = {}) {
+    PackOptions options;
+    options.inputs.paths = inputs;
+    options.output = output;
+    options.policy = QuantPolicy::parse(quant);
+    options.check_velocity = options.check_adaln = check_;
+    return pack_model(options, pool_, log_, control_);
+  }
+
+  static std::vector<std::byte> bytes_of(const std::string& path) {
+    const FileMap map(path);
+    return {map.bytes().begin(), map.bytes().end()};
+  }
+
+  // Velocities of two evaluations, and the sound, of a short clip: bytes of every stage of the model.
+  static std::vector<std::byte> render(const std::vector<std::string>& models, const std::string& folder) {
+    Log log;
+    SessionOptions options;
+    options.models = models;
+    Session session(options, log);
+    Request request;
+    request.prompt = "a red circle moves right";
+    request.width = 64;
+    request.height = 64;
+    request.frames = 5;
+    request.steps = 2;
+    request.seed = parse_seed(Json(7));
+    request.output = folder + "/clip.y4m";
+    request.wav = folder + "/clip.wav";
+    fs::create_directories(folder);
+    const Control control;
+    session.run(session.resolve(request), control, {});
+    std::vector<std::byte> all = bytes_of(folder + "/clip.y4m"), sound = bytes_of(folder + "/clip.wav");
+    all.insert(all.end(), sound.begin(), sound.end());
+    return all;
+  }
+
+  bool check_ = false;
+  fs::path root_;
+  ThreadPool pool_{2};
+  Log log_;
+  Control control_;
+};
+
+TEST_F(Pack, AnF32PackRendersTheSameBytes) {
+  const PackReport report = pack("f32", path("f32.cmf"));
+  for (const auto& [name, family] : report.families) EXPECT_EQ(family.error.squares, 0) << name;
+  EXPECT_TRUE(verify_cmf(path("f32.cmf"), pool_).faults.empty());
+  EXPECT_EQ(render({path("f32.cmf")}, path("packed")), render({}, path("loose")));
+}
+
+TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
+  const struct {
+    const char* quant;
+    double least, most;  // relative L2 of the transformer's MLPs
+  } rows[] = {{"f16", 0, 1e-3}, {"q8", 1e-3, 2e-2}, {"q8_2f", 1e-3, 2e-2}, {"q4tp", 2e-2, 0.15}, {"q2tp", 0.15, 0.6}};
+  uint64_t last = UINT64_MAX;
+  for (const auto& row : rows) {
+    const std::string output = path((std::string(row.quant) + ".cmf").c_str());
+    const PackReport report = pack(row.quant, output);
+    const double error = report.families.at("dit.mlp").error.rel_l2();
+    EXPECT_GE(error, row.least) << row.quant;
+    EXPECT_LE(error, row.most) << row.quant;
+    if (std::string(row.quant) != "q8_2f") {
+      EXPECT_LT(report.bytes, last) << row.quant;
+      last = report.bytes;
+    }
+    EXPECT_TRUE(verify_cmf(output, pool_).faults.empty()) << row.quant;
+    OpenOptions open;
+    open.paths = {output};
+    const ModelFiles files = open_model_files(open);
+    for (const Role role : {Role::dit, Role::conditioner, Role::video_vae, Role::audio_vae}) {
+      ASSERT_NE(files.find(role), nullptr) << name_of(role);
+    }
+    EXPECT_TRUE(files.tokenizer.has_value());
+    EXPECT_EQ(files.defaults.at("width").as_int(), 128);
+  }
+}
+
+TEST_F(Pack, APackOfAPackCopiesEveryByte) {
+  pack("q4tp", path("a.cmf"));
+  const PackReport report = pack("", path("b.cmf"), {path("a.cmf")});
+  for (const auto& [name, family] : report.families) EXPECT_EQ(family.copied, family.tensors) << name;
+  const CmfFile a(path("a.cmf")), b(path("b.cmf"));
+  ASSERT_EQ(a.tensors().size(), b.tensors().size());
+  for (size_t i = 0; i < a.tensors().size(); ++i) {
+    EXPECT_EQ(a.tensors()[i].name, b.tensors()[i].name);
+    EXPECT_EQ(a.tensors()[i].dtype, b.tensors()[i].dtype) << a.tensors()[i].name;
+    EXPECT_EQ(a.tensors()[i].hash, b.tensors()[i].hash) << a.tensors()[i].name;
+  }
+  EXPECT_EQ(a.text_of(a.envelope().vocab), b.text_of(b.envelope().vocab));
+}
+
+TEST_F(Pack, AFamilyHasItsOwnFormat) {
+  pack("f16,dit.mlp=q2tp,te=q8", path("mixed.cmf"));
+  const CmfFile file(path("mixed.cmf"));
+  EXPECT_EQ(file.find("dit.blocks.0.mlp.fc1.weight")->dtype, 16);
+  EXPECT_EQ(file.find("dit.blocks.0.mlp.fc2.weight")->dtype, 15);  // q2tp is for the first matrix of an MLP
+  EXPECT_EQ(file.find("dit.blocks.0.attn.qkv_proj.weight")->dtype, 1);
+  EXPECT_EQ(file.find("te.layers.0.mlp.up_proj.weight")->dtype, 3);
+  EXPECT_EQ(file.find("dit.blocks.0.norm1.weight")->dtype, 1);
+  EXPECT_EQ(file.find("dit.final_layer.video_out.weight")->dtype, 0);
+  EXPECT_EQ(file.find("avae.latents_mean")->dtype, 0);
+  EXPECT_THROW(QuantPolicy::parse("q5"), Error);
+  EXPECT_THROW(QuantPolicy::parse("dit.mpl=q4tp"), Error);
+}
+
+TEST_F(Pack, PartsCanBeLeftOutAndReplaced) {
+  PackOptions options;
+  options.output = path("small.cmf");
+  options.policy = QuantPolicy::parse("q4tp");
+  options.parts.vision = options.parts.video_encoder = options.parts.audio_encoder = false;
+  pack_model(options, pool_, log_, control_);
+  const CmfFile small(path("small.cmf"));
+  EXPECT_EQ(small.find("vis.pos_embed.weight"), nullptr);
+  EXPECT_EQ(small.find("vvae.enc.conv_in.weight"), nullptr);
+  EXPECT_EQ(small.find("avae.mean_proj.weight"), nullptr);
+  EXPECT_NE(small.find("vvae.x_embedder.weight"), nullptr);
+
+  // The transformer of another file takes the place of the first one's.
+  PackOptions only;
+  only.output = path("dit.cmf");
+  only.policy = QuantPolicy::parse("q8");
+  only.parts = {.conditioner = false,
+                .vision = false,
+                .video_decoder = false,
+                .video_encoder = false,
+                .audio_decoder = false,
+                .audio_encoder = false};
+  pack_model(only, pool_, log_, control_);
+  pack("", path("joined.cmf"), {path("small.cmf"), path("dit.cmf")});
+  const CmfFile joined(path("joined.cmf"));
+  EXPECT_EQ(joined.find("dit.blocks.0.mlp.fc2.weight")->dtype, 3);
+  EXPECT_EQ(joined.find("te.layers.0.mlp.up_proj.weight")->dtype, 15);
+  EXPECT_EQ(joined.tensors().size(), small.tensors().size());
+}
+
+}  // namespace
+}  // namespace h3
