@@ -223,6 +223,10 @@ void Dispatcher::run(const std::shared_ptr<const Job>& job) {
     return;
   }
   if (!condition(*job, request)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    state_.turbo = job->turbo;
+  }
   Channel& channel = worker_->channel();
   channel.send(Json::object({{"op", "run"},
                              {"job", job->id},

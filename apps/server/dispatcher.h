@@ -21,6 +21,7 @@ class Conditioner;
 struct WorkerState {
   bool ready = false;
   std::string device, problem;  // problem: why it is not ready
+  std::string turbo;            // of the last job; "" = none
   Json model, model_ids = Json::array();
   int restarts = 0;
   int64_t pid = 0;

@@ -144,6 +144,18 @@ constexpr Field kFields[] = {
      "Let the server's --rewriter improve the prompt; the original is kept."},
     {"strict", "", K::boolean, "", apply_strict, "", false, "", "Refuse what would only be warned about."},
 
+    {"preset", "", K::text, "preset", nullptr, "", false, "exact, balanced, ultra, turbo",
+     "exact computes everything; the others leave work out, as the report says."},
+    {"cache", "", K::text, "cache", nullptr, "", false, "", "What stands in for evaluations, as --cache."},
+    {"attention", "", K::text, "attention", nullptr, "", false, "", "dense or sparse, as --attention."},
+    {"turbo", "", K::text, "", apply_turbo, "", false, "a name of available_turbos, none, or true for any",
+     "The turbo adapter; it brings its number of evaluations and its shifts."},
+    {"lora", "", K::list, "", apply_lora, "", false, "objects with name (one of available_turbos) and scale",
+     "Adapters beside the model, in order."},
+    {"lora_paths", "lora_name", K::list, "", apply_lora_names, "", false, "names of available_turbos",
+     "Adapters, with lora_scales."},
+    {"lora_scales", "lora_strength", K::list, "", apply_lora_scales, "", false, "a number for each", "Their strengths."},
+
     {"fps", "target_fps", K::whole, "", nullptr, "24", false, "24", "the model makes 24 frames per second"},
     {"negative_prompt", "", K::text, "", nullptr, "\"\"", false, "empty", kDistilled},
     {"guidance_scale", "cfg_scale sample_params.guidance_scale", K::number, "", nullptr, "1 0", false, "1",
@@ -151,14 +163,6 @@ constexpr Field kFields[] = {
     {"guidance_scale_2", "", K::number, "", nullptr, "1 0", false, "1", kDistilled},
     {"true_cfg_scale", "", K::number, "", nullptr, "1 0", false, "1", kDistilled},
     {"sample_params.guidance", "", K::object, "", nullptr, "{}", false, "empty", kDistilled},
-    {"turbo", "", K::text, "", nullptr, "\"none\" false", true, "none",
-     "this server was started without a turbo adapter"},
-    {"preset", "", K::text, "", nullptr, "\"exact\" \"\"", true, "exact", "this server has no faster preset"},
-    {"lora", "", K::list, "", nullptr, "[] {}", true, "empty", "this server was started without adapters"},
-    {"lora_paths", "", K::list, "", nullptr, "[]", true, "empty", "this server was started without adapters"},
-    {"lora_scales", "", K::list, "", nullptr, "[]", true, "empty", "this server was started without adapters"},
-    {"lora_name", "", K::text, "", nullptr, "\"\"", true, "empty", "this server was started without adapters"},
-    {"lora_strength", "", K::number, "", nullptr, "1 0", false, "1", "this server was started without adapters"},
     {"ref_images", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
     {"ref_videos", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
     {"ref_audios", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
@@ -317,6 +321,7 @@ std::vector<Given> in_order(const std::vector<Given>& fields) {
 
 // Clients of other servers give the canvas and the length twice, because one of the two is required there.
 void settle(Draft& draft) {
+  settle_adapters(draft);
   Request& request = draft.request;
   if (request.width && request.height) {
     if (!request.aspect.empty()) {

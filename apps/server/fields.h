@@ -22,6 +22,12 @@ struct MediaSource {
   std::string content;  // the bytes, path or address
 };
 
+// An adapter as a request names it: by one of the names that the operator gave to files.
+struct AdapterName {
+  std::string field, name;  // field: as the client spelled it
+  double strength = 1;
+};
+
 // A request for a clip as it was sent, understood but not yet checked against the model.
 struct Draft {
   Request request;
@@ -33,6 +39,9 @@ struct Draft {
   std::string format;  // ending of the clip without the dot; "" = the default
   std::string output;  // where the clip goes besides the server's own folder
   std::string model, user;
+  std::optional<AdapterName> turbo;  // its name is empty when any will do
+  std::vector<AdapterName> adapters;
+  std::vector<double> scales;  // of lora_paths or lora_name, which come without
   bool strict = false, rewrite = false;
 };
 
@@ -81,5 +90,12 @@ void apply_seconds(Draft& draft, const Given& given);
 void apply_first(Draft& draft, const Given& given);
 void apply_last(Draft& draft, const Given& given);
 void apply_frame_indices(Draft& draft, const Given& given);
+
+// Adapters (fields_adapters.cpp).
+void apply_turbo(Draft& draft, const Given& given);
+void apply_lora(Draft& draft, const Given& given);
+void apply_lora_names(Draft& draft, const Given& given);
+void apply_lora_scales(Draft& draft, const Given& given);
+void settle_adapters(Draft& draft);
 
 }  // namespace h3::server

@@ -121,6 +121,46 @@ void check_model(const App& app, Draft& draft) {
   draft.warnings.push_back("model: ignored, this server has one model (" + app.facts.name + ")");
 }
 
+std::string known_adapters(const App& app) {
+  std::string names;
+  for (const auto& [name, file] : app.facts.turbo_files) names += (names.empty() ? "" : ", ") + name;
+  return names.empty() ? "none, the server was started without --turbo-lora NAME=FILE" : names;
+}
+
+// Clients choose among the files the operator named; a path of theirs is only a name here.
+std::string adapter_file(const App& app, const AdapterName& adapter) {
+  const auto& files = app.facts.turbo_files;
+  if (adapter.name.empty() && !files.empty()) return files.begin()->first;
+  if (files.count(adapter.name) > 0) return adapter.name;
+  for (const auto& [name, file] : files) {
+    const std::string leaf = file.substr(file.find_last_of('/') + 1);
+    if (adapter.name == leaf || adapter.name == leaf.substr(0, leaf.rfind('.'))) return name;
+  }
+  const std::string value = adapter.name.empty() ? "true" : "\"" + adapter.name.substr(0, 80) + "\"";
+  throw ApiError{400,
+                 "invalid_value",
+                 adapter.field + ": " + value + " is not an adapter of this server; allowed: " + known_adapters(app),
+                 adapter.field,
+                 value,
+                 known_adapters(app),
+                 0};
+}
+
+void take_adapters(const App& app, Draft& draft, Job& job) {
+  if (draft.turbo) {
+    job.turbo = adapter_file(app, *draft.turbo);
+    draft.request.turbo = job.turbo;
+    draft.spelled["turbo"] = draft.turbo->field;
+  }
+  Json list = Json::array();
+  for (const AdapterName& adapter : draft.adapters) {
+    const std::string& file = app.facts.turbo_files.at(adapter_file(app, adapter));
+    list.push(Json::object({{"path", file}, {"strength", adapter.strength}}));
+    draft.spelled["adapters"] = draft.spelled["lora"] = adapter.field;
+  }
+  if (!draft.adapters.empty()) set_field(draft.request, "adapters", list);
+}
+
 // The same request has the same fingerprint, whatever way it was written down and sent.
 std::string fingerprint_of(const Draft& draft, const Job& job) {
   std::string text = draft.request.to_json().dump() + "|" + job.format + "|" + job.output + (job.rewrite ? "|r" : "");
@@ -160,6 +200,7 @@ Intake take_in(App& app, const HttpRequest& request, bool text_only) {
                    "false",
                    0};
   }
+  take_adapters(app, draft, job);
   if (!draft.output.empty()) app.outputs.check_writable(draft.output, "output");
   if (draft.first) take_picture(app, *draft.first, false, draft, job, hold);
   if (draft.last) take_picture(app, *draft.last, true, draft, job, hold);

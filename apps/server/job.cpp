@@ -48,7 +48,7 @@ Json Job::to_json() const {
   json.set("cancel_reason", cancel_reason).set("attached", attached).set("fingerprint", fingerprint);
   json.set("asked", asked).set("request", request).set("resolved", resolved).set("prompt", prompt);
   json.set("format", format).set("output", output).set("user", user);
-  json.set("rewrite", rewrite).set("text_only", text_only);
+  json.set("turbo", turbo).set("rewrite", rewrite).set("text_only", text_only);
   Json files = Json::object();
   for (const auto& [field, file] : inputs) files.set(field, file);
   json.set("inputs", std::move(files));
@@ -80,6 +80,7 @@ void Job::read_json(const Json& json) {
   format = text_at(json, "format");
   output = text_at(json, "output");
   user = text_at(json, "user");
+  turbo = text_at(json, "turbo");
   rewrite = bool_at(json, "rewrite");
   text_only = bool_at(json, "text_only");
   if (const Json* const files = json.find("inputs")) {

@@ -30,6 +30,7 @@ struct Job {
   Json resolved;                             // values and where each came from
   std::string prompt;                        // as given; request has the rewritten one
   std::string format = "mp4", output, user;
+  std::string turbo;  // name of the adapter; "" = none
   bool rewrite = false;
   bool text_only = false;                     // makes prompt embeddings for another server instead of a clip
   std::map<std::string, std::string> inputs;  // "first_frame" -> file in the input store

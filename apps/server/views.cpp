@@ -105,6 +105,7 @@ Json video_json(const App& app, const Snapshot& snapshot, bool brief) {
                             : Json(job.output[0] == '/' ? job.output : app.outputs.path() + "/" + job.output));
   const Json* const quality = job.asked.find("quality");
   json.set("quality", quality != nullptr ? *quality : Json("standard"));
+  json.set("turbo", job.turbo.empty() ? Json() : Json(job.turbo));
   json.set("num_outputs", 1).set("remixed_from_video_id", Json());
   add_measurements(job, json);
   Json inputs = Json::object();

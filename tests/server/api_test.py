@@ -248,7 +248,7 @@ class Fields(ServerTest):
             self.assertTrue(any(w.startswith(name) for w in warned), warned)
             self.wrong(name, strict=True, **{name: {"guidance_scale": 7.5, "negative_prompt": "blurry"}.get(name, True)})
         for name, value in (("lora", [{"path": "x"}]), ("ref_images", ["x"]), ("n", 2), ("source_audio", "x"),
-                            ("video_noise_mask", [0]), ("preset", "ultra")):
+                            ("video_noise_mask", [0]), ("preset", "quick")):
             self.wrong(name, **{name: value})
 
     def test_unknown_fields(self):

@@ -4,6 +4,7 @@
 #include "apps/server/routes.h"
 #include "apps/server/web.h"
 #include "base/error.h"
+#include "pipeline/acceleration.h"
 #include "pipeline/report.h"
 
 namespace h3::server {
@@ -47,6 +48,12 @@ Json lengths(const ModelFacts& facts) {
   return list;
 }
 
+Json turbos(const App& app) {
+  Json list = Json::array();
+  for (const auto& [name, file] : app.facts.turbo_files) list.push(name);
+  return list;
+}
+
 Json model_json(const App& app) {
   const ModelFacts& facts = app.facts;
   const WorkerState worker = app.dispatcher.state();
@@ -74,7 +81,11 @@ Json model_json(const App& app) {
                                    {"trained_frames_max", facts.trained_frames_max},
                                    {"max_body_bytes", static_cast<int64_t>(app.options.http.body_bytes)}}));
   json.set("canvases", canvases(facts)).set("lengths", lengths(facts)).set("fps", 24);
-  json.set("presets", Json::array({"exact"})).set("turbos", Json::array());
+  Json presets = Json::array();
+  for (const std::string& preset : preset_names()) {
+    if (preset != "turbo" || !facts.turbo_files.empty()) presets.push(preset);
+  }
+  json.set("presets", std::move(presets)).set("turbos", turbos(app));
   json.set("output_formats", clip_extensions()).set("rewriter", app.rewriter.enabled());
   return json;
 }
@@ -85,7 +96,7 @@ HttpResponse get_ready(App& app, const HttpRequest&) {
   const WorkerState worker = app.dispatcher.state();
   Json json = Json::object({{"ready", worker.ready}, {"model", app.facts.name}});
   json.set("device", worker.device.empty() ? Json() : Json(worker.device));
-  json.set("available_turbos", Json::array()).set("current_turbo", Json());
+  json.set("available_turbos", turbos(app)).set("current_turbo", worker.turbo.empty() ? Json() : Json(worker.turbo));
   json.set("jobs_waiting", app.book.waiting()).set("running", app.book.running());
   json.set("max_queue", app.options.book.max_queue).set("worker_restarts", worker.restarts);
   json.set("version", engine_version()).set("needs_key", !app.options.api_key.empty());

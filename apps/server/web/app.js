@@ -150,6 +150,7 @@ async function again(job, newSeed) {
   setField('prompt', job.prompt);
   setField('size', job.size);
   setField('num_frames', job.num_frames);
+  setField('preset', job.turbo ? `turbo:${job.turbo}` : job.request.preset || 'exact');
   setField('num_inference_steps', job.num_inference_steps);
   setField('fit', job.request.fit || '');
   $('seed').value = job.seed;
@@ -320,6 +321,9 @@ async function start() {
   fillChoices();
   loadDraft();
   $('form').addEventListener('input', changed);
+  $('preset').addEventListener('input', () => {  // presets and turbo adapters bring their own number
+    $('num_inference_steps').value = $('preset').value === 'exact' ? model.defaults.num_inference_steps : '';
+  });
   $('form').addEventListener('submit', submit);
   $('reroll').addEventListener('click', reroll);
   $('skeleton').addEventListener('click', () => {
