@@ -154,7 +154,8 @@ constexpr Field kFields[] = {
      "Adapters beside the model, in order."},
     {"lora_paths", "lora_name", K::list, "", apply_lora_names, "", false, "names of available_turbos",
      "Adapters, with lora_scales."},
-    {"lora_scales", "lora_strength", K::list, "", apply_lora_scales, "", false, "a number for each", "Their strengths."},
+    {"lora_scales", "lora_strength", K::list, "", apply_lora_scales, "", false, "a number for each",
+     "Their strengths."},
 
     {"fps", "target_fps", K::whole, "", nullptr, "24", false, "24", "the model makes 24 frames per second"},
     {"negative_prompt", "", K::text, "", nullptr, "\"\"", false, "empty", kDistilled},

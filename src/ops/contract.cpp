@@ -263,7 +263,7 @@ Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude) {
   dense.v = args.v;
   dense.scale = args.scale;
   Slack slack = attention(dense, magnitude);
-  // A summary key that falls the other way in T moves its scores by |q| u_T |k|, and its value by u_T.
+  // A summary key that falls the other way in T moves its scores by |q| u_T |its mean|, and its value by u_T.
   if (args.v.type == DType::f32) return slack;
   const double u = unit_roundoff(args.v.type);
   double key = 0;
@@ -272,7 +272,18 @@ Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude) {
     for (double e : row) sum += e * e;
     return std::sqrt(sum);
   };
-  for (int64_t row = 0; row < rows::row_count(args.k); ++row) key = std::max(key, norm(row_of(args.k, row)));
+  const int64_t heads = args.k.dim[1];
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t first = 0; first < args.k.dim[0]; first += kSparseBlock) {
+      const int64_t end = std::min(first + kSparseBlock, args.k.dim[0]);
+      std::vector<double> mean(static_cast<size_t>(args.k.dim[2]));
+      for (int64_t r = first; r < end; ++r) {
+        const std::vector<double> values = row_of(args.k, r * heads + head);
+        for (size_t d = 0; d < mean.size(); ++d) mean[d] += values[d] / static_cast<double>(end - first);
+      }
+      key = std::max(key, norm(mean));
+    }
+  }
   size_t i = 0;
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
     const double relative = 4 * u * (1 + std::fabs(static_cast<double>(args.scale)) * norm(row_of(args.q, row)) * key);

@@ -252,6 +252,7 @@ void Loader::take_sound(const std::string& name, const Sound& sound, ReferenceIn
     fail(Code::usage, "references: the sound of %s has %d channels, give 1 or 2, mix it down first", name.c_str(),
          sound.channels);
   }
+  input.sound_path = name;
   input.sound = prepare_sound(sound.samples.data(), sound.channels, sound.count, sound.sample_rate, target_.frames);
   if (input.sound.empty()) return;
   input.sound_tag = next_tag("Audio", sounds_);
@@ -376,7 +377,7 @@ std::vector<std::string> reference_table(const Resolved& resolved) {
   for (const ReferenceInput& reference : resolved.references) {
     if (!reference.sound_tag.empty()) {
       lines.push_back(strf("%s = %s%s (%s)", reference.sound_tag.c_str(), reference.tag.empty() ? "" : "sound of ",
-                           reference.path.c_str(), reference.sound_description.c_str()));
+                           reference.sound_path.c_str(), reference.sound_description.c_str()));
     }
     if (!reference.tag.empty()) {
       lines.push_back(

@@ -146,6 +146,7 @@ struct Keyframe {
 struct ReferenceInput {
   Reference::Kind kind = Reference::Kind::image;
   std::string path;                          // as given; a name for one that was given decoded
+  std::string sound_path;                    // where its sound comes from: path, or the file that stands in for it
   std::string tag, sound_tag;                // "<Video 1>", "<Audio 2>"; empty where it has no picture, no sound
   int width = 0, height = 0;                 // of its frames, multiples of 32
   std::vector<std::vector<uint8_t>> frames;  // RGB [height, width, 3]: one of an image; of a video all at 24 per second

@@ -97,7 +97,8 @@ HttpResponse generate(App& app, const HttpRequest& request) {
   const Json* const seconds = job.report.find("seconds");
   Json json = Json::object({{"status", "completed"}, {"id", job.id}, {"seed", seed_json(job.seed)}});
   json.set("output", job.output.empty() ? Json() : Json(job.output)).set("url", "/v1/videos/" + job.id + "/content");
-  json.set("width", job.width).set("height", job.height).set("frames", job.frames).set("turbo", job.turbo.empty() ? "none" : job.turbo);
+  json.set("width", job.width).set("height", job.height).set("frames", job.frames);
+  json.set("turbo", job.turbo.empty() ? "none" : job.turbo);
   json.set("steps", job.evaluations).set("seconds", seconds != nullptr ? *seconds : Json());
   json.set("warnings", video_json(app, last).at("warnings"));
   return json_response(json);

@@ -64,7 +64,9 @@ class LayerStackTest : public ::testing::Test {
   static void pass(LayerStack<Layer>& stack) {
     for (int64_t i = 0; i < stack.size(); ++i) {
       EXPECT_EQ(stack.enter(i).index, i);
-      if (i + 1 < stack.size()) EXPECT_EQ(stack.at(i + 1).index, i + 1);
+      if (i + 1 < stack.size()) {
+        EXPECT_EQ(stack.at(i + 1).index, i + 1);
+      }
       stack.leave(i);
     }
   }

@@ -126,7 +126,9 @@ TEST_F(PlacementTest, AFailedAllocationEndsOneRunOnly) {
     }
     device.fail_allocation(0);
     EXPECT_FALSE(std::filesystem::exists(path)) << "allocation " << n;
-    if (i % 4 == 3) EXPECT_EQ(run(*engine, request(*engine)), expected) << "after allocation " << n;
+    if (i % 4 == 3) {
+      EXPECT_EQ(run(*engine, request(*engine)), expected) << "after allocation " << n;
+    }
   }
 }
 
