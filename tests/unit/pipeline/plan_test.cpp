@@ -83,7 +83,8 @@ TEST_F(PlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   } catch (const Error& error) {
     const std::string text = error.what();
     EXPECT_EQ(error.code(), Code::memory);
-    for (const char* part : {"32.0 MiB", "--ram", "bf16", bytes_text(plan.ram.peak).c_str()}) {
+    const std::string parts[] = {"32.0 MiB", "--ram", "bf16", bytes_text(plan.ram.peak)};
+    for (const std::string& part : parts) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
     }
   }

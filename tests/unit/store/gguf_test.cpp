@@ -26,7 +26,7 @@ std::vector<float> values_of(const TensorSource& source, const std::string& name
   if (info == nullptr) return {};
   const StoredMatrix all = stored_matrix(*info);
   std::vector<float> out(static_cast<size_t>(all.rows * all.cols));
-  for (int64_t r = 0; r < all.rows; ++r) row_of(all.format).decode_row(all, r, &out[r * all.cols]);
+  for (int64_t r = 0; r < all.rows; ++r) row_of(all.format).decode_row(all, r, out.data() + r * all.cols);
   return out;
 }
 
