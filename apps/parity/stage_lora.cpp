@@ -9,6 +9,7 @@
 #include "apps/parity/overlay.h"
 #include "base/error.h"
 #include "model/lora/adapter.h"
+#include "store/values.h"
 
 namespace h3 {
 namespace {
@@ -27,18 +28,6 @@ std::string find_adapter(const Suite& suite) {
     }
   }
   return "";
-}
-
-std::vector<float> values_of(const TensorInfo& info) {
-  StoredMatrix all;
-  all.format = info.format;
-  all.rows = 1;
-  all.cols = 1;
-  for (const int64_t d : info.dims) all.cols *= d;
-  all.data = info.data;
-  std::vector<float> out(static_cast<size_t>(all.cols));
-  row_of(all.format).decode_row(all, 0, out.data());
-  return out;
 }
 
 // The base, in the row order of the forward, with every matrix of the adapter replaced by its merged weight.

@@ -9,8 +9,7 @@
 
 #include "base/error.h"
 #include "media/media.h"
-#include "quant/matrix.h"
-#include "store/tensor_source.h"
+#include "store/values.h"
 
 namespace h3 {
 namespace {
@@ -20,24 +19,6 @@ namespace fs = std::filesystem;
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
-// Integers of a dump are compared as they are; every other format as the values it stands for.
-std::vector<float> values_of(const TensorInfo& info) {
-  int64_t count = 1;
-  for (const int64_t dim : info.dims) count *= dim;
-  std::vector<float> values(static_cast<size_t>(count));
-  if (count == 0) return values;
-  StoredMatrix stored;
-  stored.format = info.format;
-  stored.cols = info.dims.empty() ? 1 : info.dims.back();
-  stored.rows = count / stored.cols;
-  stored.data = info.data;
-  check_matrix(stored, info.name);
-  MatrixSource source;
-  source.append(stored, 0, stored.rows);
-  source.decode_rows(0, stored.rows, values.data());
-  return values;
-}
-
 double cosine_of(const float* a, const float* b, int64_t count) {
   double dot = 0, aa = 0, bb = 0;
   for (int64_t i = 0; i < count; ++i) {

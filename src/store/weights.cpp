@@ -1,6 +1,7 @@
 #include "store/weights.h"
 
 #include "base/error.h"
+#include "store/values.h"
 
 namespace h3 {
 namespace {
@@ -65,15 +66,7 @@ void WeightBinder::ignore_prefix(const std::string& prefix) {
 void WeightBinder::problem(const std::string& text) { problems_.push_back(text); }
 
 std::vector<float> WeightBinder::values(const TensorInfo* info) const {
-  if (info == nullptr) return {};
-  StoredMatrix all = matrix(info);
-  std::vector<float> out(static_cast<size_t>(all.rows * all.cols));
-  if (out.empty()) return out;
-  const FormatRow& format = row_of(all.format);
-  const bool plain = all.scale.empty() && format.data_bytes(1, all.rows) == format.data_bytes(all.rows, 1);
-  if (all.cols == 1 && plain) std::swap(all.rows, all.cols);  // a vector is one row
-  for (int64_t r = 0; r < all.rows; ++r) format.decode_row(all, r, &out[r * all.cols]);
-  return out;
+  return info == nullptr ? std::vector<float>{} : values_of(*info);
 }
 
 StoredMatrix WeightBinder::matrix(const TensorInfo* info) const {

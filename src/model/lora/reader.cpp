@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "model/lora/adapter.h"
 #include "model/lora/names.h"
+#include "store/values.h"
 
 namespace h3::lora {
 namespace {
@@ -16,19 +17,6 @@ constexpr const char* kGridName = "silu_t_emb_grid";
 constexpr const char* kGridFile = "h3_silu_temb_grid.safetensors";
 constexpr size_t kSampleBytes = 4096;  // of every tensor, for the id
 constexpr size_t kMostProblems = 8;
-
-std::vector<float> values_of(const TensorInfo& info) {
-  StoredMatrix all;
-  all.format = info.format;
-  all.rows = 1;
-  all.cols = 1;
-  for (const int64_t d : info.dims) all.cols *= d;
-  all.data = info.data;
-  check_matrix(all, info.name);
-  std::vector<float> out(static_cast<size_t>(all.cols));
-  row_of(all.format).decode_row(all, 0, out.data());
-  return out;
-}
 
 std::string id_of(const TensorSource& source) {
   const std::string head = source.id();

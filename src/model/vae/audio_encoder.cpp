@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "model/export.h"
+
 namespace h3 {
 namespace {
 
@@ -26,20 +28,6 @@ View transposed(View view) {
   std::swap(view.dim[0], view.dim[1]);
   std::swap(view.stride[0], view.stride[1]);
   return view;
-}
-
-// Rows of f32 values made at load time.
-MatrixSource own_matrix(const std::string& name, std::vector<float> values, int64_t rows) {
-  auto kept = std::make_shared<std::vector<float>>(std::move(values));
-  StoredMatrix stored;
-  stored.rows = rows;
-  stored.cols = static_cast<int64_t>(kept->size()) / rows;
-  stored.data = std::as_bytes(std::span(*kept));
-  stored.keep_alive = kept;
-  MatrixSource source;
-  source.name = name;
-  source.append(stored, 0, rows);
-  return source;
 }
 
 }  // namespace
@@ -142,7 +130,7 @@ void AudioEncoder::make_head(const AudioVaeConfig& config, const AudioVaeTensors
   qkv_ = make_linear("attn.qkv", tensors.matrix(attn + "qkv.weight"), std::move(bias));
   std::vector<float> pooled = pooled_projection(tensors.values(attn + "proj.weight"), config.latent, config.heads,
                                                 config.latent_dim / config.heads);
-  attn_out_ = make_linear("attn.proj", own_matrix("attn.proj", std::move(pooled), config.latent),
+  attn_out_ = make_linear("attn.proj", owned_rows("attn.proj", std::move(pooled), config.latent),
                           tensors.values(attn + "proj.bias"));
   const auto affine = [&](const std::string& name) {
     return make_linear(name, tensors.matrix(name + ".weight"), tensors.values(name + ".bias"));

@@ -9,6 +9,7 @@
 #include "base/file_map.h"
 #include "model/text/weights.h"
 #include "store/open.h"
+#include "store/values.h"
 #include "store/weights.h"
 
 namespace h3 {
@@ -56,13 +57,6 @@ std::string file_of(const std::vector<Part>& parts, const std::string& quantisat
 
 std::unique_ptr<TensorSource> open(const std::string& bytes) {
   return open_checkpoint("q.safetensors", std::as_bytes(std::span(bytes.data(), bytes.size())));
-}
-
-std::vector<float> values_of(const TensorInfo& info) {
-  const StoredMatrix all = stored_matrix(info);
-  std::vector<float> out(static_cast<size_t>(all.rows * all.cols));
-  for (int64_t r = 0; r < all.rows; ++r) row_of(all.format).decode_row(all, r, &out[r * all.cols]);
-  return out;
 }
 
 std::vector<CodecVector> vectors(const std::string& name) {

@@ -9,6 +9,7 @@
 #include "model/dit/weights.h"
 #include "store/open.h"
 #include "store/recognise.h"
+#include "store/values.h"
 #include "store/weights.h"
 #include "tests/support/gguf_file.h"
 #include "tests/unit/dit/toy_checkpoint.h"
@@ -24,10 +25,7 @@ constexpr uint32_t kF32 = 0, kF16 = 1, kQ4K = 12;
 std::vector<float> values_of(const TensorSource& source, const std::string& name) {
   const TensorInfo* info = source.find(name);
   if (info == nullptr) return {};
-  const StoredMatrix all = stored_matrix(*info);
-  std::vector<float> out(static_cast<size_t>(all.rows * all.cols));
-  for (int64_t r = 0; r < all.rows; ++r) row_of(all.format).decode_row(all, r, out.data() + r * all.cols);
-  return out;
+  return values_of(*info);
 }
 
 TEST(Gguf, ReadsShapesMetadataAndValues) {
