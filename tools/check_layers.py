@@ -3,7 +3,7 @@
 
 A row of the table may include only the rows it names, and may name only rows above it. Also checked: vendor headers stay
 in their one place, CUDA headers stay under src/backends/cuda, the library neither prints nor exits nor reads the
-environment, and no file grows past the alarm without being on the list of exceptions.
+environment, no two types share a name, and no file grows past the alarm without being on the list of exceptions.
 Exit code 1 with one line per violation; no source found is a violation too."""
 import os
 import re
@@ -23,6 +23,8 @@ VENDOR = {
 }
 FORBIDDEN = re.compile(r"\b(exit|abort|printf|puts|fputs|getenv|rand)\s*\(|std::(cout|cerr)")
 MAY_USE = {"src/base/error.cpp", "src/base/knobs.cpp"}
+NAMESPACE = re.compile(r"^(?:inline )?namespace\s*([\w:]*)\s*\{")
+TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(\w+)(?:\s+final)?\s*(?::[^:].*)?\{")
 MAX_LINES, MAX_COLUMNS = 600, 120
 
 
@@ -119,6 +121,19 @@ def check_forbidden(root, path):
     return problems
 
 
+def find_types(root, path, types):
+    """Adds the types that `path` defines in named namespaces. Two of one name are one thing to the linker, which keeps
+    either's destructor for both."""
+    scopes = []
+    for number, line in enumerate(open(os.path.join(root, path), encoding="utf-8"), 1):
+        if match := NAMESPACE.match(line):
+            scopes.append(match.group(1))
+        elif line.startswith("}") and "// namespace" in line and scopes:
+            scopes.pop()
+        elif (match := TYPE.match(line)) and scopes and all(scopes):
+            types.setdefault("::".join(scopes) + "::" + match.group(1), []).append(f"{path}:{number}")
+
+
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..")
     rows, problems = read_table(os.path.join(root, "tools/layers.txt"))
@@ -126,11 +141,13 @@ def main():
     exceptions = os.path.join(root, "tools/long_files.txt")
     if os.path.exists(exceptions):
         allowed_long = {line.split("#")[0].strip() for line in open(exceptions)} - {""}
-    count = 0
+    count, types = 0, {}
     for path in source_files(root):
         count += 1
         problems += check_includes(root, path, rows, allowed_long)
         problems += check_forbidden(root, path)
+        find_types(root, path, types)
+    problems += [f"{places[1]}: {name} is also defined at {places[0]}" for name, places in types.items() if len(places) > 1]
     if count == 0:
         problems.append("no source file found")
     for problem in problems:

@@ -7,7 +7,9 @@ import tempfile
 
 CHECKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "check_layers.py")
 TABLE = "src/base:\nsrc/media: src/base\nsrc/model: src/base\nsrc/backends/cuda: src/base\napps/cli: src/base\n"
-CLEAN = {"src/base/a.h": "#pragma once\n", "src/model/m.cpp": '#include "base/a.h"\n#include <vector>\n'}
+CLEAN = {"src/base/a.h": "namespace h3 {\nstruct C;\nnamespace {\nstruct A {\n};\n}  // namespace\n}  // namespace h3\n",
+         "src/model/m.cpp": "namespace h3 {\nstruct A {\n};\n}  // namespace h3\n"
+                            '#include "base/a.h"\n#include <vector>\n'}
 PLANTS = {
     "an include of a layer that is not allowed": {"src/base/b.cpp": '#include "model/m.h"\n', "src/model/m.h": "\n"},
     "an include that climbs": {"src/model/x.cpp": '#include "../base/a.h"\n'},
@@ -20,6 +22,10 @@ PLANTS = {
     "getenv in the library": {"src/model/x.cpp": 'const char* f() { return getenv("A"); }\n'},
     "a file over the length alarm": {"src/model/x.cpp": "\n" * 700},
     "a line over the width alarm": {"src/model/x.cpp": "// " + "x" * 130 + "\n"},
+    "two types of one name": {
+        "src/model/x.cpp": "namespace h3 {\nnamespace {\nstruct B {\n};\n}  // namespace\nclass A : B {\n};\n}  // namespace h3\n",
+        "src/media/y.h": "namespace h3 {\nstruct A {\n};\n}  // namespace h3\n",
+    },
     "an upward row in the table": {"tools/layers.txt": "src/base: src/model\n" + TABLE.split("\n", 1)[1]},
     "no source at all": None,
 }

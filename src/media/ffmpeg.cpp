@@ -104,7 +104,7 @@ AvCodec new_codec(const AVCodec* codec) {
 
 // ---- input ----------------------------------------------------------------------------------------------------------
 
-InputFile::InputFile(const std::string& path) : path_(path) {
+MediaInput::MediaInput(const std::string& path) : path_(path) {
   fd_ = open_regular(path, &size_);
   const LogCapture log;
   // The destructor does not run when a constructor throws.
@@ -116,7 +116,7 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   };
   context_ = avformat_alloc_context();
   if (context_ == nullptr) give_up(AVERROR(ENOMEM));
-  io_ = new_io(this, false, &InputFile::read, nullptr, &InputFile::seek);
+  io_ = new_io(this, false, &MediaInput::read, nullptr, &MediaInput::seek);
   if (io_ == nullptr) give_up(AVERROR(ENOMEM));
   context_->pb = io_;
   context_->flags |= AVFMT_FLAG_CUSTOM_IO;
@@ -128,14 +128,14 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   if (result < 0) give_up(result);
 }
 
-InputFile::~InputFile() {
+MediaInput::~MediaInput() {
   avformat_close_input(&context_);
   free_io(io_);
   ::close(fd_);
 }
 
-int InputFile::read(void* self, uint8_t* data, int size) {
-  InputFile* file = static_cast<InputFile*>(self);
+int MediaInput::read(void* self, uint8_t* data, int size) {
+  MediaInput* file = static_cast<MediaInput*>(self);
   ssize_t count;
   do {
     count = ::pread(file->fd_, data, static_cast<size_t>(size), file->position_);
@@ -146,8 +146,8 @@ int InputFile::read(void* self, uint8_t* data, int size) {
   return static_cast<int>(count);
 }
 
-int64_t InputFile::seek(void* self, int64_t offset, int whence) {
-  InputFile* file = static_cast<InputFile*>(self);
+int64_t MediaInput::seek(void* self, int64_t offset, int whence) {
+  MediaInput* file = static_cast<MediaInput*>(self);
   const int64_t result = resolve(offset, whence, file->position_, file->size_);
   if (result >= 0 && (whence & ~AVSEEK_FORCE) != AVSEEK_SIZE) file->position_ = result;
   return result;

@@ -64,12 +64,12 @@ class LogCapture {
 
 // An AVFormatContext that reads a regular file through our descriptor: no protocol is ever chosen by FFmpeg and nothing
 // that a playlist or reference names is opened.
-class InputFile {
+class MediaInput {
  public:
-  explicit InputFile(const std::string& path);  // Error(io) unreadable, Error(data) not a clip or sound
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  explicit MediaInput(const std::string& path);  // Error(io) unreadable, Error(data) not a clip or sound
+  ~MediaInput();
+  MediaInput(const MediaInput&) = delete;
+  MediaInput& operator=(const MediaInput&) = delete;
   AVFormatContext* get() const { return context_; }
   const std::string& path() const { return path_; }
 

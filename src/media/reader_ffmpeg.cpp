@@ -51,7 +51,7 @@ int orientation_of(const int32_t* m) {
 // Packets of one stream through its decoder.
 class Decoder {
  public:
-  Decoder(InputFile& file, AVStream* stream)
+  Decoder(MediaInput& file, AVStream* stream)
       : file_(file), stream_(stream), packet_(new_packet()), frame_(new_frame()) {
     const LogCapture log;
     const AVCodec* codec = avcodec_find_decoder(stream->codecpar->codec_id);
@@ -110,7 +110,7 @@ class Decoder {
     fail(Code::data, "%s is damaged near %.2f s: %s", file_.path().c_str(), seconds_, log.reason(result).c_str());
   }
 
-  InputFile& file_;
+  MediaInput& file_;
   AVStream* stream_;
   AvPacket packet_;
   AvFrame frame_;
@@ -209,7 +209,7 @@ class ContainerReader final : public ClipReader {
     warnings_.push_back(file_.path() + ": " + text);
   }
 
-  InputFile file_;
+  MediaInput file_;
   AVStream* stream_ = nullptr;
   std::unique_ptr<Decoder> decoder_;
   RgbConverter converter_;
@@ -305,7 +305,7 @@ std::unique_ptr<ClipReader> open_container_reader(const std::string& path) {
 }
 
 Sound read_container_sound(const std::string& path, double max_seconds) {
-  InputFile file(path);
+  MediaInput file(path);
   AVStream* stream = find_stream(file.get(), AVMEDIA_TYPE_AUDIO);
   if (stream == nullptr) return {};
   const AVStream* video = find_stream(file.get(), AVMEDIA_TYPE_VIDEO);
@@ -337,7 +337,7 @@ Sound read_container_sound(const std::string& path, double max_seconds) {
 }
 
 std::string read_container_comment(const std::string& path) {
-  const InputFile file(path);
+  const MediaInput file(path);
   const AVDictionaryEntry* entry = av_dict_get(file.get()->metadata, "comment", nullptr, 0);
   return entry != nullptr ? entry->value : "";
 }
