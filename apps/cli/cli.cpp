@@ -1,4 +1,5 @@
 // Dispatch: which command, and what its failure looks like to the shell.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <new>
@@ -26,16 +27,14 @@ std::vector<std::string> names_of(const Command& command) {
   return names;
 }
 
-// The command that `words` start with, and how many words its name has ("bench eval" has two).
+// The command that `words` start with, and how many words its name has ("bench eval" has two). The longest name wins:
+// "bench eval" is not "bench" with an argument, in whatever order the table lists them.
 const Command* find_command(const std::vector<std::string>& words, std::span<const Command> commands, size_t& used) {
-  for (const Command& command : commands) {
-    for (const std::string& name : names_of(command)) {
-      const bool two = name.find(' ') != std::string::npos;
-      std::string start = words[0];
-      if (two && words.size() > 1) start += " " + words[1];
-      if (start != name) continue;
-      used = two ? 2 : 1;
-      return &command;
+  for (used = std::min<size_t>(words.size(), 2); used > 0; --used) {
+    const std::string start = used == 2 ? words[0] + " " + words[1] : words[0];
+    for (const Command& command : commands) {
+      const std::vector<std::string> names = names_of(command);
+      if (std::find(names.begin(), names.end(), start) != names.end()) return &command;
     }
   }
   return nullptr;

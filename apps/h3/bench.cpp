@@ -25,18 +25,25 @@ constexpr KindRow kKinds[] = {{"ops", BenchKind::ops},
                               {"vae", BenchKind::vae},
                               {"e2e", BenchKind::e2e}};
 
+// Commands of their own, with other flags.
+constexpr const char* kOthers[] = {"eval", "formats", "turbo"};
+
 BenchKind kind_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1) {
-    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e or eval: h3 bench block");
+    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e, eval, formats or turbo: h3 bench block");
   }
   const std::string& word = arguments.positional[0];
-  std::vector<std::string> names = {"eval"};
+  std::vector<std::string> names;
   for (const KindRow& row : kKinds) {
     if (word == row.name) return row.kind;
     names.emplace_back(row.name);
   }
-  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e or eval%s", word.c_str(),
-       suggestion(word, names).c_str());
+  for (const char* const name : kOthers) {
+    if (word == name) fail(Code::usage, "bench: write %s right after bench: h3 bench %s", name, name);
+    names.emplace_back(name);
+  }
+  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e, eval, formats or turbo%s",
+       word.c_str(), suggestion(word, names).c_str());
 }
 
 Compute compute_of(const std::string& name) {

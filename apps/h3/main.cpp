@@ -24,7 +24,6 @@ constexpr h3::Command kCommands[] = {
      h3::run_generate},
     // The flags of generate, so that one becomes the other by its first word.
     {"plan", "", h3::kGenerate | h3::kPlan, "[MODEL]...",
-
      "Say what a clip would need: memory, disk, time and kernels; run nothing",
      "Takes the flags of h3 generate. The exit code is 1 when the clip does not fit into --ram or the machine.",
      h3::run_plan},
@@ -51,6 +50,9 @@ constexpr h3::Command kCommands[] = {
      "up\n"
      "to its measured scores.",
      h3::run_bench_formats},
+    {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
+     "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
+     h3::run_bench_turbo},
     {"bench", "", h3::kBench, "ops|block|step|vae|e2e",
      "Measure operations, a block, an evaluation, the decoders or a whole clip",
      "Weights of release size are made by hash. Every result is checked before its time is printed: on the host "
@@ -64,9 +66,6 @@ constexpr h3::Command kCommands[] = {
      h3::run_compare},
     {"completions", "", h3::kCompletions, "bash|zsh|fish", "Print completions for a shell",
      "For example: h3 completions bash > /etc/bash_completion.d/h3", run_completions},
-    {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
-     "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
-     h3::run_bench_turbo},
     {"devices", "", h3::kDevices, "", "List what can compute here, and why something cannot", "", h3::run_devices},
 };
 
