@@ -76,7 +76,9 @@ EvalRow render(Session& session, const EvalFiles& files, const EvalRules& rules,
   sink.frames = [&](const float* rgb, int, int frames) {
     for (int i = 0; i < frames; ++i) clip.frames.push_back(frame_image(rgb, frames, i, clip.width, clip.height).rgb);
   };
-  row.seconds = session.run(resolved, control, sink).seconds;
+  const RunReport report = session.run(resolved, control, sink);
+  row.seconds = report.seconds;
+  row.run = report.evaluations, row.reused = report.reused, row.forecast = report.forecast;
   EvalExpectation expect = EvalExpectation::from_json(prompt.at("expect"));
   for (const Keyframe& shown : resolved.keyframes) (shown.last ? expect.last : expect.first) = shown.picture;
   row.score = score_clip(rules, expect, clip);
@@ -107,6 +109,7 @@ Json EvalResult::to_json() const {
         ++by_check[name].second;
       }
       entry.set("mean", row.score.mean()).set("checks", std::move(checks)).set("seconds", row.seconds);
+      entry.set("run", row.run).set("reused", row.reused).set("forecast", row.forecast);
     }
     list.push(std::move(entry));
   }
@@ -126,9 +129,9 @@ EvalResult run_eval(Session& session, const EvalOptions& options, const Control&
   const EvalRules rules = EvalRules::from_json(json);
   const std::vector<uint64_t> seeds = seeds_of(options, json);
   EvalResult result;
-  result.evaluations = options.request.steps.value_or(session.facts().evaluations);
   double total = 0;
   int prompts = 0;
+  bool whole = options.prompts.empty() && options.seeds.empty();
   for (const Json& prompt : json.at("prompts").items()) {
     const int index = static_cast<int>(prompt.at("index").as_int());
     const std::vector<int>& wanted = options.prompts;
@@ -137,7 +140,12 @@ EvalResult run_eval(Session& session, const EvalOptions& options, const Control&
     int count = 0;
     for (const uint64_t seed : seeds) {
       EvalRow row = render(session, files, rules, prompt, options.request, seed, control);
-      if (row.skipped.empty()) sum += row.score.mean(), ++count;
+      if (row.skipped.empty()) {
+        sum += row.score.mean(), ++count;
+        result.evaluations = row.run + row.reused + row.forecast;
+      } else {
+        whole = false;
+      }
       if (on_row) on_row(row);
       result.rows.push_back(std::move(row));
     }
@@ -146,7 +154,6 @@ EvalResult run_eval(Session& session, const EvalOptions& options, const Control&
   if (prompts == 0) fail(Code::usage, "no prompt of the evaluation was rendered, check --prompts");
   result.overall = total / prompts;
   const Json* const recorded = json.find("overall");
-  const bool whole = options.prompts.empty() && options.seeds.empty();
   if (recorded != nullptr && whole) {
     const Json* const value = recorded->find(strf("evals_%d", result.evaluations));
     if (value != nullptr) result.recorded = value->as_double();

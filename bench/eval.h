@@ -60,6 +60,7 @@ struct EvalRow {
   std::string prompt, skipped;  // skipped: why it was not rendered
   EvalScore score;
   double seconds = 0;
+  int run = 0, reused = 0, forecast = 0;  // evaluations, by what a step policy made of them
 };
 
 struct EvalResult {

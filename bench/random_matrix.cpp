@@ -53,6 +53,12 @@ StoredMatrix random_matrix(Format format, int64_t rows, int64_t cols, uint64_t s
       std::copy_n(reinterpret_cast<const uint8_t*>(&noise), sizeof noise, data);
       break;
     }
+    case Format::f8_e4m3: {  // codes 0 to 15 are multiples of 2^-9; the largest are NaN
+      const int most = std::clamp(static_cast<int>(std::lround(size * 512)), 1, 15);
+      for (int64_t i = 0; i < count; ++i)
+        data[i] = static_cast<uint8_t>((data[i] & 0x80) | (data[i] & 0x7f) % (most + 1));
+      break;
+    }
     case Format::q4tp:
     case Format::q2tp: {
       const int64_t levels = format == Format::q4tp ? 16 : 8;

@@ -85,6 +85,9 @@ if(H3_HAVE_CUDA)
   target_include_directories(h3_cuda PRIVATE ${H3_CUDNN_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(h3_cuda PUBLIC h3_flags h3_ops CUDA::cudart_static ${CMAKE_DL_LIBS})
   target_compile_definitions(h3_cuda PUBLIC H3_HAVE_CUDA=1)
+  if("90a" IN_LIST H3_CUDA_ARCHS)
+    target_compile_definitions(h3_cuda PRIVATE H3_CUDA_SM90A=1)  # kernels/hopper.cuh
+  endif()
   set(H3_CUDA_LAYER h3_cuda)
 endif()
 

@@ -44,8 +44,10 @@ void print_row(const EvalRow& row) {
   std::string checks;
   for (const auto& [name, value] : row.score.checks) checks += strf(" %s %.2g", name.c_str(), value);
   if (!row.skipped.empty()) checks = " not rendered: " + row.skipped;
-  std::printf("%3d seed %-3llu %.3f %6.2f s %s\n", row.index, static_cast<unsigned long long>(row.seed),
-              row.score.mean(), row.seconds, checks.c_str());
+  std::string steps;
+  if (row.reused + row.forecast > 0) steps = strf(" run %d reused %d forecast %d ", row.run, row.reused, row.forecast);
+  std::printf("%3d seed %-3llu %.3f %6.2f s %s%s\n", row.index, static_cast<unsigned long long>(row.seed),
+              row.score.mean(), row.seconds, steps.c_str(), checks.c_str());
   std::fflush(stdout);
 }
 

@@ -65,18 +65,20 @@ Case fused_case(const Shape& s, DType type) {
 enum class Choice { rule, all_exact, all_approximate, mask };
 
 // Slices of one QKV product, as the denoiser calls it.
-Case sparse_case(int64_t rows, int64_t heads, int64_t d, DType type, Choice choice, int64_t exact_keys) {
+Case sparse_case(int64_t rows, int64_t heads, int64_t d, DType type, Choice choice, int64_t exact_keys,
+                 Layout inputs = Layout::packed, Layout output = Layout::packed) {
   const char* const names[] = {"rule", "all exact", "all approximate", "mask"};
   const std::string name =
-      strf("%s %dx%d of %d, %s, %d exact keys", name_of(type), static_cast<int>(rows), static_cast<int>(heads),
-           static_cast<int>(d), names[static_cast<int>(choice)], static_cast<int>(exact_keys));
+      strf("%s %dx%d of %d, %s, %d exact keys%s%s", name_of(type), static_cast<int>(rows), static_cast<int>(heads),
+           static_cast<int>(d), names[static_cast<int>(choice)], static_cast<int>(exact_keys),
+           inputs == Layout::strided ? ", strided" : "", output == Layout::strided ? ", strided output" : "");
   return {"sparse_attention", name, [=](Env& e) {
-            const View all = e.in({rows, 3 * heads, d}, type);
+            const View all = e.in({rows, 3 * heads, d}, type, inputs);
             SparseAttentionArgs a;
             a.q = all.slice(1, 0, heads);
             a.k = all.slice(1, heads, heads);
             a.v = all.slice(1, 2 * heads, heads);
-            a.out = e.out({rows, heads, d}, type);
+            a.out = e.out({rows, heads, d}, type, output);
             a.scale = 1 / std::sqrt(static_cast<float>(d));
             a.tau = choice == Choice::all_exact ? -1000.0f : choice == Choice::all_approximate ? 1000.0f : 1.0f;
             a.exact_keys = exact_keys;
@@ -101,8 +103,12 @@ void add_sparse_cases(std::vector<Case>& cases) {
     cases.push_back(sparse_case(7, 1, 128, type, Choice::rule, 7));
     cases.push_back(sparse_case(200, 2, 96, type, Choice::mask, 0));
   }
-  // More summaries than a 32-bit word holds.
+  // More summaries than a 32-bit word holds, and than a tile of them.
   cases.push_back(sparse_case(33 * 64 - 5, 1, 128, DType::bf16, Choice::mask, 0));
+  cases.push_back(sparse_case(66 * 64 + 9, 1, 128, DType::bf16, Choice::all_approximate, 0));
+  // Strides that the fastest kernels do not take.
+  cases.push_back(sparse_case(450, 2, 128, DType::bf16, Choice::mask, 0, Layout::strided, Layout::packed));
+  cases.push_back(sparse_case(450, 2, 128, DType::bf16, Choice::mask, 0, Layout::packed, Layout::strided));
 }
 
 }  // namespace

@@ -1,43 +1,22 @@
 // Block-sparse attention (ops.h: sparse_attention). Summaries of the key blocks and their statistics, then the choice
 // of exact blocks per (query block, head), then one pass over summaries and exact blocks with an online softmax: tensor
-// cores for bf16 and f16 heads of 128, plain FMAs for the rest.
+// cores for 16-bit heads of 128 (sparse_hopper.cu where it applies, else mma.sync), plain FMAs for the
+// rest.
 #include "backends/cuda/kernels/mma.cuh"
+#include "backends/cuda/kernels/sparse.cuh"
 
 namespace h3::cuda {
 namespace {
 
-constexpr int kBlock = static_cast<int>(kSparseBlock);
+constexpr int kBlock = kSparseRows;
 constexpr int kMaxDim = 256;
 constexpr int kSparseSlot = 5;  // of the scratch: summaries and choices of one call
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Everything one call works on. Summaries are [heads, blocks, d]; statistics [heads, 2, d]: mean, variance.
-struct Sparse {
-  const char *q, *k, *v;
-  char* out;
-  int64_t q_row, q_head, k_row, k_head, v_row, v_head, o_row, o_head;  // elements
-  int64_t rows, blocks, words;                                         // words: of 32 choices per (head, query block)
-  int heads, d;
-  float scale_log2, tau;
-  int64_t exact_blocks;  // leading key blocks that are always exact
-  const uint8_t* mask;   // [blocks, blocks] or null
-  int64_t mask_row, mask_column;
-  char *kc, *vc;
-  float* statistics;
-  uint32_t* chosen;  // [heads, blocks, words]: bit n % 32 of word n / 32 = key block n is exact
-  uint16_t* list;    // [heads, blocks, blocks]: the exact blocks in order
-  int32_t* count;    // [heads, blocks]
-  int32_t* total;    // or null
-};
-
-__device__ inline int length_of(const Sparse& a, int64_t n) {
-  return static_cast<int>(min(int64_t{kBlock}, a.rows - n * kBlock));
-}
-
 template <typename T>
 __global__ void summary_kernel(Sparse a) {
   const int64_t n = blockIdx.x;
-  const int head = blockIdx.y, length = length_of(a, n);
+  const int head = blockIdx.y, length = sparse_length(a, n);
   const T* k = reinterpret_cast<const T*>(a.k) + head * a.k_head + n * kBlock * a.k_row;
   const T* v = reinterpret_cast<const T*>(a.v) + head * a.v_head + n * kBlock * a.v_row;
   for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
@@ -75,7 +54,7 @@ __global__ void __launch_bounds__(256) choose_kernel(Sparse a) {
   __shared__ float centre[kMaxDim], reduce[33];
   __shared__ float threshold;
   const int64_t block = blockIdx.x;
-  const int head = blockIdx.y, length = length_of(a, block), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int head = blockIdx.y, length = sparse_length(a, block), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const T* q = reinterpret_cast<const T*>(a.q) + head * a.q_head + block * kBlock * a.q_row;
   for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
     float sum = 0;
@@ -103,7 +82,16 @@ __global__ void __launch_bounds__(256) choose_kernel(Sparse a) {
       exact = a.mask[block * a.mask_row + n * a.mask_column] != 0;
     } else if (n < a.blocks) {
       float score = 0;
-      for (int c = 0; c < a.d; ++c) score += centre[c] * to_float(kc[n * a.d + c]);
+      if (a.d % 8 == 0) {
+        for (int c = 0; c < a.d; c += 8) {
+          Vec8<T> key;
+          key.load(kc + n * a.d + c);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) score += centre[c + i] * key.v[i];
+        }
+      } else {
+        for (int c = 0; c < a.d; ++c) score += centre[c] * to_float(kc[n * a.d + c]);
+      }
       const int64_t distance = block > n ? block - n : n - block;
       exact = score * a.scale_log2 > threshold || distance <= 1 || n < a.exact_blocks;
     }
@@ -129,7 +117,7 @@ __global__ void __launch_bounds__(256) choose_kernel(Sparse a) {
 // ---- tensor cores: heads of 128 ----
 // Four warps share 64 queries: warp % 2 takes 32 of them, warp / 2 half of the keys of every tile, so that a warp reads
 // each key and value for 32 rows. The two halves of the keys keep a softmax of their own and meet at the end.
-constexpr int kDim = 128, kPad = kDim + 8, kTile = kBlock * kPad;
+constexpr int kDim = kSparseDim, kPad = kDim + 8, kTile = kBlock * kPad;
 constexpr int kMergePad = kDim + 4;
 
 struct State {
@@ -331,7 +319,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) sparse_mma_kernel(Sparse a) {
       tile_softmax(f, s, keys0, a.scale_log2, [&](int key) {
         const int64_t n = int64_t{step} * kBlock + key;
         if (n >= a.blocks || (chosen[n / 32] >> (n % 32) & 1) != 0) return -1.0f;
-        return static_cast<float>(length_of(a, n));
+        return static_cast<float>(sparse_length(a, n));
       });
     } else {
       const int64_t first = static_cast<int64_t>(list[step - summaries]) * kBlock;
@@ -393,7 +381,7 @@ __global__ void __launch_bounds__(128) sparse_fma_kernel(Sparse a) {
     for (int offset = 16; offset > 0; offset >>= 1) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, offset));
     m = fmaxf(m, top);
     const float base = m == -INFINITY ? 0.0f : m, keep = exp2f(top - base), p = isnan(s) ? s : exp2f(s - base);
-    float sum = inside ? p * (summary ? static_cast<float>(length_of(a, key)) : 1.0f) : 0.0f;
+    float sum = inside ? p * (summary ? static_cast<float>(sparse_length(a, key)) : 1.0f) : 0.0f;
     for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
     total = total * keep + sum;
     top = m;
@@ -440,6 +428,7 @@ void launch_sparse(cudaStream_t stream, const Sparse& a) {
   launch(stream, "sparse_statistics", statistics_kernel<T>, LaunchShape{dim3(heads), dim3(128), 0}, a);
   launch(stream, "sparse_choose", choose_kernel<T>, LaunchShape{dim3(blocks, heads), dim3(256), 0}, a);
   if constexpr (!std::is_same_v<T, float>) {
+    if (std::is_same_v<T, bf16> && sparse_hopper(stream, a)) return;
     if (a.d == kDim) {
       const LaunchShape shape{dim3(blocks, heads), dim3(kTileThreads), size_t{5} * kTile * sizeof(T)};
       if (vector_loads(a))

@@ -1,0 +1,124 @@
+// Compute capability 9.0a: barriers in shared memory, copies of tiles by tensor map, matrix products of a warp group.
+// Names and layouts: PTX ISA, wgmma, cp.async.bulk.tensor, mbarrier, setmaxnreg. Empty in code for other targets.
+#pragma once
+
+#include "backends/cuda/kernels/common.cuh"
+
+namespace h3::cuda {
+
+inline constexpr int kWarpGroup = 128;  // threads that issue one wgmma together
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// ---- barriers: phase k is done once every arrival and every announced byte of it has come ----
+__device__ inline void barrier_init(uint64_t& barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals));
+}
+// After the barrier_init calls, before a __syncthreads: the copy engine sees them too.
+__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_arrive(uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+__device__ inline void barrier_arrive_expecting(uint64_t& barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+               : "memory");
+}
+// Waits for the end of the phase of this parity; of a new barrier, parity 1 has ended.
+__device__ inline void barrier_wait(uint64_t& barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}" ::"r"(shared_address(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// One box of a four-dimensional map; `barrier` counts its bytes.
+__device__ inline void copy_box(uint32_t shared, const void* map, int c0, int c1, int c2, int c3, uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+// Registers move from warp groups that copy to warp groups that compute; by all threads of a group.
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- matrix products ----
+// Where a tile lies: rows of 128 bytes, their 16-byte pieces swizzled over 8 rows, 8 rows after 8 rows. `pitch`: bytes
+// from 128 bytes of a row to the next 128, for operands whose contiguous axis is not the reduced one.
+__device__ inline uint64_t tile_descriptor(uint32_t shared, uint32_t pitch) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 / 16} << 32;
+  return kSwizzle128 | kEightRows | uint64_t{pitch / 16} << 16 | (shared & 0x3ffff) / 16;
+}
+
+__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void products_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+#define H3_D8(d, i)                                                                                           \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define H3_D32(d, i) H3_D8(d, i), H3_D8(d, i + 8), H3_D8(d, i + 16), H3_D8(d, i + 24)
+#define H3_R32                                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define H3_R64                                                                                        \
+  H3_R32                                                                                              \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
+  "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// d [64, 64] (+)= a [64, 16] b [64, 16]^T in bf16, both in shared memory with the reduced axis contiguous; add 0 =
+// overwrite.
+__device__ inline void product_64(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" H3_R32
+               "}, %32, %33, p, 1, 1, 0, 0;\n}"
+               : H3_D32(d, 0)
+               : "l"(a), "l"(b), "r"(add));
+}
+
+// d [64, 128] += a [64, 16] b [16, 128] in bf16: a in registers as mma.sync has it, b in shared memory, its rows
+// contiguous.
+__device__ inline void product_128(float (&d)[64], const uint32_t* a, uint64_t b) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" H3_R64
+               "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+               : H3_D32(d, 0), H3_D32(d, 32)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef H3_R64
+#undef H3_R32
+#undef H3_D32
+#undef H3_D8
+
+__device__ inline float exp2_fast(float x) {  // 2 ulp, denormals to zero
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two values rounded to bf16, `low` in the low half.
+__device__ inline uint32_t round_pair(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+#endif
+
+}  // namespace h3::cuda
