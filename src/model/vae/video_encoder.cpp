@@ -224,21 +224,29 @@ std::vector<float> VideoEncoder::encode(const PixelSource& pixels, int frames, i
   const int64_t channels = 2 * config_.latent,
                 area = static_cast<int64_t>(height / config_.ratio) * (width / config_.ratio);
   const int64_t kept = encoded_frames(frames, geometry);
-  std::vector<float> cut(input.elements()), out(channels * kept * area), joined;
+  const std::shared_ptr<std::byte> staging = ops_.device().staging(input.bytes());
+  auto* const cut = reinterpret_cast<float*>(staging.get());
+  std::vector<float> out(channels * kept * area), joined;
   std::vector<std::vector<float>> raw(tiles);
   const int64_t frame_values = config_.pixels * static_cast<int64_t>(height) * width;
   std::vector<float> clip_pixels(static_cast<size_t>(std::min(frames, geometry.clip) * frame_values));
+  // The pixels of the next tile are cut while the device is busy with this one.
+  const auto prepare = [&](int clip, int tile) {
+    if (clip == clips) return;
+    const int first_frame = clip * geometry.clip, present = std::min(geometry.clip, frames - first_frame);
+    if (tile == 0) pixels(first_frame, present, clip_pixels.data());
+    cut_tile(clip_pixels.data(), config_.pixels, present, height, width, ys.starts[tile / xs.count()],
+             xs.starts[tile % xs.count()], whole, cut);
+  };
+  prepare(0, 0);
   for (int clip = 0; clip < clips; ++clip) {
     int64_t per_clip = 0;
-    const int first_frame = clip * geometry.clip, present = std::min(geometry.clip, frames - first_frame);
-    pixels(first_frame, present, clip_pixels.data());
     for (int tile = 0; tile < tiles; ++tile) {
       int64_t extent[3] = {whole[0], whole[1], whole[2]};
-      cut_tile(clip_pixels.data(), config_.pixels, present, height, width, ys.starts[tile / xs.count()],
-               xs.starts[tile % xs.count()], extent, cut.data());
-      ops_.device().upload(cut.data(), input);
+      ops_.device().upload(cut, input);
       View moments;
       run_tile(encoder, scratch, input, extent, moments);
+      prepare(tile + 1 < tiles ? clip : clip + 1, (tile + 1) % tiles);
       ops_.sync();
       raw[tile] = download_f32(moments);
       per_clip = moments.dim[1];

@@ -104,6 +104,17 @@ struct Walk {
   }
 };
 
+// Through the first-level cache where neighbours will read the same lines again, else past it.
+template <bool kReread>
+__device__ inline void copy_async(void* to, const void* from) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (kReread) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from));
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from));
+  }
+}
+
 template <typename T, typename TY>
 __global__ void __launch_bounds__(kThreads, 2)
     conv_tensor_kernel(const T* weight, const float* bias, const T* x, TY* y, TensorShape s) {
@@ -133,8 +144,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int64_t offset = walk.offset(s);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      __pipeline_memcpy_async(a + 32 * j * kPitch, from_weight + 32 * j * weight_row + int64_t{step} * kChunk, 16);
-      __pipeline_memcpy_async(b + 32 * j * kPitch, from_x[j] + offset, 16);
+      copy_async<false>(a + 32 * j * kPitch, from_weight + 32 * j * weight_row + int64_t{step} * kChunk);
+      copy_async<true>(b + 32 * j * kPitch, from_x[j] + offset);
     }
     walk.advance(s);
   };

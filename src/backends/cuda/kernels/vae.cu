@@ -56,6 +56,84 @@ __global__ void __launch_bounds__(1024)
   });
 }
 
+// Count, mean and summed squares around the mean of some of the values.
+struct Moments {
+  float n = 0, mean = 0, squares = 0;
+  __device__ void add(const Moments& o) {
+    const float total = n + o.n;
+    if (total == 0) return;
+    const float d = o.mean - mean, share = o.n / total;
+    mean += d * share;
+    squares += o.squares + d * d * n * share;
+    n = total;
+  }
+};
+
+// Of the whole block, for every thread; a fixed order.
+__device__ inline Moments block_moments(Moments m, Moments* shared) {
+  const auto over_warp = [&] {
+    for (int offset = 16; offset > 0; offset >>= 1) {
+      Moments o;
+      o.n = __shfl_down_sync(0xffffffffu, m.n, offset);
+      o.mean = __shfl_down_sync(0xffffffffu, m.mean, offset);
+      o.squares = __shfl_down_sync(0xffffffffu, m.squares, offset);
+      m.add(o);
+    }
+  };
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  over_warp();
+  if (lane == 0) shared[warp] = m;
+  __syncthreads();
+  if (warp == 0) {
+    m = lane < warps ? shared[lane] : Moments{};
+    over_warp();
+    if (lane == 0) shared[32] = m;
+  }
+  __syncthreads();
+  return shared[32];
+}
+
+// group_norm_silu of pictures that lie densely, eight values at a time: the input is read twice instead of three times.
+template <typename TX, typename TY>
+__global__ void __launch_bounds__(512)
+    group_norm_silu_dense_kernel(Field x, Field y, int channels, int area, const float* w, const float* b, float eps) {
+  __shared__ float store[33 * 3];
+  const int64_t first = blockIdx.x * int64_t{channels}, t = blockIdx.y;
+  Moments mine;
+  for (int c = 0; c < channels; ++c) {
+    const TX* const from = &at<TX>(x, first + c, t, 0, 0);
+    for (int i = threadIdx.x * 8; i < area; i += blockDim.x * 8) {
+      Vec8<TX> v;
+      v.load(from + i);
+      Moments eight;
+      eight.n = 8;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) eight.mean += v.v[e];
+      eight.mean *= 0.125f;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) eight.squares += (v.v[e] - eight.mean) * (v.v[e] - eight.mean);
+      mine.add(eight);
+    }
+  }
+  const Moments all = block_moments(mine, reinterpret_cast<Moments*>(store));
+  const float factor = rsqrtf(all.squares / all.n + eps);
+  for (int c = 0; c < channels; ++c) {
+    const TX* const from = &at<TX>(x, first + c, t, 0, 0);
+    TY* const to = &at<TY>(y, first + c, t, 0, 0);
+    for (int i = threadIdx.x * 8; i < area; i += blockDim.x * 8) {
+      Vec8<TX> v;
+      Vec8<TY> result;
+      v.load(from + i);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const float n = (v.v[e] - all.mean) * factor * w[first + c] + b[first + c];
+        result.v[e] = n / (1.0f + expf(-n));
+      }
+      result.store(to + i);
+    }
+  }
+}
+
 bool dense_planes(const View& view) {
   return view.stride[3] == 1 && view.stride[2] == view.dim[3] && view.dim[2] * view.dim[3] <= INT32_MAX;
 }
@@ -158,6 +236,20 @@ void CudaOps::group_norm_silu(const View& x, int groups, const View& w, const Vi
   const int channels = static_cast<int>(x.dim[0] / groups);
   const LaunchShape shape{dim3(static_cast<unsigned>(groups), static_cast<unsigned>(x.dim[1])), dim3(1024), 0};
   const bool planes = dense_planes(x) && dense_planes(y);
+  const auto vectors = [](const View& v) {
+    return v.dim[2] * v.dim[3] % 8 == 0 && v.stride[0] * size_of(v.type) % 16 == 0 &&
+           v.stride[1] * size_of(v.type) % 16 == 0 && reinterpret_cast<uintptr_t>(v.data) % 16 == 0;
+  };
+  if (planes && vectors(x) && vectors(y)) {
+    const LaunchShape dense{shape.grid, dim3(512), 0};
+    const int area = static_cast<int>(x.dim[2] * x.dim[3]);
+    H3_FLOAT_TYPE_AS(TX, x.type,
+                     H3_FLOAT_TYPE_AS(TY, y.type,
+                                      launch(stream(), "group_norm_silu", group_norm_silu_dense_kernel<TX, TY>, dense,
+                                             field(x), field(y), channels, area, as<const float>(w),
+                                             as<const float>(b), eps);))
+    return;
+  }
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
                      const auto kernel =
                          planes ? group_norm_silu_kernel<TX, TY, true> : group_norm_silu_kernel<TX, TY, false>;
