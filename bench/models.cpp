@@ -8,8 +8,8 @@
 #include "base/context.h"
 #include "base/control.h"
 #include "base/error.h"
+#include "bench/ops.h"
 #include "bench/timing.h"
-#include "codec/noise.h"
 #include "codec/scalar.h"
 #include "model/dit/dit.h"
 #include "model/synthetic.h"
@@ -76,21 +76,16 @@ const char* compute_name(Compute compute) {
     case Compute::bf16: return "bf16";
     case Compute::f16: return "f16";
     case Compute::int8: return "int8";
-    default: return "packed";
+    case Compute::packed: return "fp8";
+    default: return "?";
   }
 }
 
 Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const int64_t n = ops.device().is_host() ? 2048 : 8192;
-  NoiseWeights noise;
-  noise.amplitude = 0.02f;
-  StoredMatrix stored;
-  stored.format = Format::noise;
-  stored.rows = stored.cols = n;
-  stored.data = std::as_bytes(std::span(&noise, 1));
   LinearSpec spec;
   spec.label = "ceiling";
-  spec.weight.append(stored, 0, n);
+  spec.weight.append(random_matrix(compute == Compute::packed ? Format::f8_e4m3 : Format::noise, n, n, 1), 0, n);
   spec.compute = compute;
   spec.max_rows = n;
   const std::unique_ptr<Linear> linear = ops.make_linear(std::move(spec));
@@ -113,7 +108,7 @@ Ceiling measure_ceiling(Ops& ops, Compute compute) {
 Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   const Control control;
   const DitConfig config = release_dit_config(o.layers);
-  const Component component = synthetic_dit(config, 1);
+  const Component component = synthetic_dit(config, 1, o.compute == Compute::packed ? Format::f8_e4m3 : Format::noise);
   DitOptions options;
   options.compute = o.compute;
   options.activation = activation_of(o.compute);

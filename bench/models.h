@@ -14,7 +14,7 @@ namespace h3 {
 struct ModelBench {
   int width = 960, height = 544, frames = 124, text_rows = 16;
   int64_t layers = 0;  // 0 = the release's
-  Compute compute = Compute::bf16;
+  Compute compute = Compute::bf16;  // packed: weights in e4m3, multiplied as they are stored
   int repeats = 5;  // odd numbers give a median that was measured
 };
 

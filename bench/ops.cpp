@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "bench/peer_onednn.h"
 #include "bench/timing.h"
+#include "codec/float8_row.h"
 #include "model/synthetic.h"
 #include "sampling/rng.h"
 
@@ -35,7 +36,8 @@ struct Mode {
 
 constexpr Mode kModes[] = {{Compute::bf16, Format::noise, "bf16"},
                            {Compute::int8, Format::noise, "int8"},
-                           {Compute::int8, Format::q4tp, "int8 of q4tp"}};
+                           {Compute::int8, Format::q4tp, "int8 of q4tp"},
+                           {Compute::packed, Format::f8_e4m3, "e4m3 as stored"}};
 
 LinearSpec spec_of(const StoredMatrix& stored, Compute compute, int64_t rows) {
   LinearSpec spec;
@@ -66,16 +68,19 @@ void require(double error, const std::string& what) {
 }
 
 // Against the oracle on a sample of rows and columns that touches the first, the last and some in between.
-double linear_error(Ops& ops, const StoredMatrix& stored, Compute compute, const View& x, const View& y) {
+double linear_error(Ops& ops, const StoredMatrix& stored, const Linear& fast, const View& x, const View& y) {
   const int64_t rows = x.dim[0], out = stored.rows;
   std::vector<int64_t> columns;
   for (int64_t i = 0; i < 24; ++i) columns.push_back(i * (out - 1) / 23);
   const std::unique_ptr<Ops> ref = make_backend("ref", ops.context());
-  const std::unique_ptr<Linear> linear = ref->make_linear(spec_of(gather_rows(stored, columns), compute, 1));
+  const std::unique_ptr<Linear> linear = ref->make_linear(spec_of(gather_rows(stored, columns), fast.compute, 1));
   std::vector<float> got, want;
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
     const std::vector<float> input = download_f32(x.slice(0, row, 1)), all = download_f32(y.slice(0, row, 1));
-    const Tensor rx = upload_f32(ref->device(), input.data(), {1, stored.cols}, x.type, "bench");
+    std::vector<double> operands(input.begin(), input.end());
+    if (fast.float8_activations) float8_row_round(operands.data(), stored.cols);
+    const Tensor rx(ref->device(), DType::f64, {1, stored.cols}, "bench");
+    ref->device().upload(operands.data(), rx);
     const Tensor ry(ref->device(), y.type, {1, static_cast<int64_t>(columns.size())}, "bench");
     ref->linear(*linear, rx, ry);
     for (const float v : download_f32(ry)) want.push_back(v);
@@ -143,7 +148,7 @@ Json bench_linear(Ops& ops, const Mode& mode, const Shape& shape, int64_t rows, 
   const Tensor y(ops.device(), DType::bf16, {rows, shape.out}, "bench");
   ops.linear(*linear, x, y);
   ops.sync();
-  const double error = linear_error(ops, stored, mode.compute, x, y);
+  const double error = linear_error(ops, stored, *linear, x, y);
   require(error, std::string("linear ") + shape.name + " in " + mode.name);
   const bool integer = mode.compute == Compute::int8;
   std::vector<std::function<void()>> alternatives{[&] {

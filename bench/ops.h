@@ -16,7 +16,7 @@ void bench_ops(Ops& ops, const BenchOptions& options, const std::function<void(c
 void bench_block(Ops& ops, const BenchOptions& options, const std::function<void(const Json&)>& emit);
 
 // A matrix of random codes in a packed format, with scales that keep a product of order one. Formats: q4tp, q2tp,
-// q8_row, Q8_0, Q4_K, Q6_K, and `noise`.
+// q8_row, f8_e4m3, Q8_0, Q4_K, Q6_K, and `noise`.
 StoredMatrix random_matrix(Format format, int64_t rows, int64_t cols, uint64_t seed);
 
 }  // namespace h3

@@ -5,7 +5,8 @@
 #
 # usage: tools/gpu_check.sh [RESULTS]     the folder of logs and reports; default build/gpu_check
 # H3_GOLDEN names a folder of golden data beside tests/data/golden; H3_COMMIT the commit, where the sources are no repository
-# of their own; PEER_ROWS=1874,19300,37726 also times the same block in torch (bench/peer_torch.py).
+# of their own; PEER_ROWS=1874,19300,37726 also times the same block in torch (bench/peer_torch.py); PACKED_FILE=1 also
+# packs a model of release size to a CMF file (14.5 GB) and renders it under caps, about a minute more.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD out=$(realpath -m "${1:-build/gpu_check}") start=$SECONDS
@@ -29,6 +30,12 @@ h3=$root/build/bare-cuda/bin/h3
 "$h3" devices >"$out/devices" 2>&1
 grep -m1 '^cuda:0' "$out/devices" | sed 's/  */ /g' >"$out/device"
 cat "$out/device"
+
+cmf=$out/release.cmf pack=
+if [ -n "${PACKED_FILE:-}" ]; then  # on the host, while the card is checked
+  "$h3" pack --random release-4b -o "$cmf" >"$out/pack.log" 2>&1 &
+  pack=$!
+fi
 
 step "parity"
 i=0
@@ -61,6 +68,16 @@ for cap in 40G 24G 16G 12G; do render "placement_bf16-$cap" $small --vram $cap; 
 packed="--weights random-q4tp -W 512 -H 288 --frames 39 --steps 2 --layers 50"
 render placement_q4tp-resident $packed --plan resident
 for cap in 16G 12G 8G; do render "placement_q4tp-$cap" $packed --vram $cap; done
+packed="--weights random-fp8 --precision fp8 -W 512 -H 288 --frames 39 --steps 2 --layers 50"
+render placement_fp8-resident $packed --plan resident
+render placement_fp8-12G $packed --vram 12G
+if [ -n "$pack" ]; then
+  wait "$pack"
+  file="$cmf -W 512 -H 288 --frames 39 --steps 2"
+  render placement_cmf-resident $file --plan resident
+  for cap in 16G 12G; do render "placement_cmf-$cap" $file --vram $cap; done
+  rm -f "$cmf"
+fi
 
 step "whole clip, 960x544, 124 frames, 4 evaluations"
 render clip --weights random -W 960 -H 544 --frames 124 --steps 4 --layers 50
@@ -72,6 +89,7 @@ step "benches"
 bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
 bench step --layers 50 -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
 bench step --layers 50 -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
+bench step --layers 50 -W 960 -H 544 --frames 124 --precision fp8 --repeats 5 >"$out/bench_step_fp8_19300.json" 2>>"$out/bench.log"
 bench step --layers 50 -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
 bench vae --layers 36 -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
 if [ -n "${PEER_ROWS:-}" ]; then

@@ -26,10 +26,10 @@ constexpr Flag kFlags[] = {
     {"Model", "qkv-order", "", K::choice, "ORDER", "as the files declare", "contiguous, interleaved", "", "", false,
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
-    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp", "", "", false,
+    {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp, random-fp8", "", "", false,
      kGenerate | kBench,
-     "Made-up weights of release size instead of files, in bf16 or 4 bits: to measure time and memory. The clip shows "
-     "nothing."},
+     "Made-up weights of release size instead of files, in bf16, 4 bits or fp8: to measure time and memory. The clip "
+     "shows nothing."},
     {"Model", "layers", "", K::whole, "N", "2; 50 for bench turbo", "1..50", "", "", false,
      kGenerate | kBench | kBenchTurbo,
      "Layers of each part with --weights random."},
@@ -125,10 +125,10 @@ constexpr Flag kFlags[] = {
     {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false,
      kRun | kBench | kBenchTurbo,
      "Back end to compute with; see h3 devices."},
-    {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size", "f32, bf16, int8",
-     "precision",
-     "", false, kGenerate | kBenchEval | kBench,
-     "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off."},
+    {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size",
+     "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench,
+     "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off; fp8 multiplies fp8 "
+     "files as they are stored, on NVIDIA cards of compute capability 8.9 and newer."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,

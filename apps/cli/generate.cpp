@@ -250,7 +250,7 @@ int run_rerun(Arguments& arguments) {
   if (options.models.empty()) {
     options.models = recipe.models;
     options.synthetic_layers = recipe.synthetic_layers;
-    options.synthetic_q4tp = recipe.synthetic_q4tp;
+    options.synthetic_format = recipe.synthetic_format;
   }
   if (options.tokenizer.empty()) options.tokenizer = recipe.tokenizer;
   if (options.partition.empty()) options.partition = recipe.partition;

@@ -26,10 +26,10 @@ SessionOptions session_options(const Arguments& arguments) {
   if (arguments.has("vram")) options.budget.vram = parse_memory("--vram", arguments.text("vram"));
   if (arguments.has("weights")) {
     const std::string weights = arguments.text("weights");
-    if (weights != "random" && weights != "random-q4tp") {
-      fail(Code::usage, "--weights: \"%s\" is not known, give random or random-q4tp", weights.c_str());
+    if (weights != "random" && weights != "random-q4tp" && weights != "random-fp8") {
+      fail(Code::usage, "--weights: \"%s\" is not known, give random, random-q4tp or random-fp8", weights.c_str());
     }
-    options.synthetic_q4tp = weights == "random-q4tp";
+    if (weights != "random") options.synthetic_format = weights.substr(weights.find('-') + 1);
     if (!options.models.empty()) fail(Code::usage, "--weights random replaces the model; leave --model out");
     options.synthetic_layers = arguments.whole("layers", 2);
     if (options.synthetic_layers < 1 || options.synthetic_layers > 50) {

@@ -51,7 +51,8 @@ Compute compute_of(const std::string& name) {
   if (name == "bf16") return Compute::bf16;
   if (name == "f16") return Compute::f16;
   if (name == "int8") return Compute::int8;
-  fail(Code::usage, "--precision: \"%s\" is not known, give f32, bf16, f16 or int8", name.c_str());
+  if (name == "fp8") return Compute::packed;
+  fail(Code::usage, "--precision: \"%s\" is not known, give f32, bf16, f16, int8 or fp8", name.c_str());
 }
 
 int checked(const Arguments& arguments, const char* name, int fallback, int low, int high) {

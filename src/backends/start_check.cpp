@@ -34,6 +34,20 @@ StoredMatrix plain_matrix(int64_t rows, int64_t cols) {
   return matrix;
 }
 
+StoredMatrix float8_matrix(int64_t rows, int64_t cols) {
+  const auto kept = std::make_shared<std::vector<uint8_t>>();
+  for (const float value : values(rows * cols, 9)) {  // any codes but those of large exponents, two of which are NaN
+    kept->push_back(static_cast<uint8_t>(static_cast<int>(value * 128 + 128) & 0xbf));
+  }
+  StoredMatrix matrix;
+  matrix.format = Format::f8_e4m3;
+  matrix.rows = rows;
+  matrix.cols = cols;
+  matrix.data = std::as_bytes(std::span<const uint8_t>(*kept));
+  matrix.keep_alive = kept;
+  return matrix;
+}
+
 void check_matmul(Ops& ops, Compute compute, DType type, const char* name, const StoredMatrix& matrix) {
   constexpr int64_t kRows = 33;
   LinearSpec spec;
@@ -82,6 +96,7 @@ std::string start_check(std::unique_ptr<Ops> card) {
     check_matmul(*both, Compute::f16, DType::f16, "f16", plain);
     check_matmul(*both, Compute::int8, DType::bf16, "int8", plain);
     check_matmul(*both, Compute::packed, DType::bf16, "q4tp", packed.matrix);
+    check_matmul(*both, Compute::packed, DType::bf16, "e4m3", float8_matrix(96, 256));
     for (const DType type : {DType::bf16, DType::f16}) {
       for (const int64_t width : {64, 128}) check_attention(*both, type, width, false);
     }

@@ -41,9 +41,9 @@ class SyntheticSource final : public TensorSource {
     info.file = "random weights";
     tensors_.push_back(std::move(info));
   }
-  // Matrices of add_plain become q4tp from here on. Those of one shape and gain share their bytes, so that a model of
-  // release size takes a few hundred megabytes.
-  void pack(bool on) { pack_ = on; }
+  // Matrices of add_plain get this format from here on. Those of one shape and gain share their bytes, so that a model
+  // of release size takes a few hundred megabytes.
+  void pack(Format format) { packed_format_ = format; }
 
   // By shape and name: norms around one, biases small, matrices with rows of unit norm times `gain`.
   void add_plain(const std::string& name, std::vector<int64_t> dims, float gain = 1) {
@@ -52,7 +52,9 @@ class SyntheticSource final : public TensorSource {
     if (bias) return add(name, std::move(dims), 0.0f, 0.02f);
     int64_t inputs = 1;
     for (size_t i = 1; i < dims.size(); ++i) inputs *= dims[i];
-    if (pack_ && dims.size() == 2 && inputs % 32 == 0) return add_q4tp(name, std::move(dims), gain);
+    if (packed_format_ != Format::noise && dims.size() == 2 && inputs % 32 == 0) {
+      return add_packed(name, std::move(dims), gain);
+    }
     add(name, std::move(dims), 0.0f, gain * std::sqrt(3.0f / static_cast<float>(inputs)));
   }
   void finish() { index_tensors(); }
@@ -63,14 +65,18 @@ class SyntheticSource final : public TensorSource {
   std::string id() const override { return strf("random-%016llx", static_cast<unsigned long long>(seed_)); }
 
  private:
-  void add_q4tp(const std::string& name, std::vector<int64_t> dims, float gain) {
+  void add_packed(const std::string& name, std::vector<int64_t> dims, float gain) {
     const int64_t rows = dims[0], cols = dims[1];
     std::vector<uint8_t>& bytes = packed_[strf("%lldx%lld %g", static_cast<long long>(rows),
                                                static_cast<long long>(cols), static_cast<double>(gain))];
-    if (bytes.empty()) bytes = q4tp_noise(rows, cols, gain, seed_ + packed_.size());
+    if (bytes.empty()) {
+      const bool q4tp = packed_format_ == Format::q4tp;
+      H3_ASSERT(q4tp || packed_format_ == Format::f8_e4m3);
+      bytes = (q4tp ? q4tp_noise : float8_noise)(rows, cols, gain, seed_ + packed_.size());
+    }
     TensorInfo info;
     info.name = name;
-    info.format = Format::q4tp;
+    info.format = packed_format_;
     info.dims = std::move(dims);
     info.data = std::as_bytes(std::span(bytes));
     info.file = "random weights";
@@ -94,8 +100,21 @@ class SyntheticSource final : public TensorSource {
     return bytes;
   }
 
+  // Multiples of 2^-9, the spacing of e4m3 below 2^-5, up to the wanted range; without a scale.
+  static std::vector<uint8_t> float8_noise(int64_t rows, int64_t cols, float gain, uint64_t seed) {
+    const float range = gain * std::sqrt(3.0f / static_cast<float>(cols));
+    const auto most = static_cast<uint64_t>(std::clamp(std::round(range * 512), 1.0f, 15.0f));
+    std::vector<uint8_t> bytes(static_cast<size_t>(rows * cols));
+    uint64_t state = seed;
+    for (uint8_t& byte : bytes) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<uint8_t>((state >> 56 & 0x80u) | (state >> 32) % (most + 1));
+    }
+    return bytes;
+  }
+
   uint64_t seed_;
-  bool pack_ = false;
+  Format packed_format_ = Format::noise;
   std::map<std::string, std::vector<uint8_t>> packed_;
   std::vector<std::unique_ptr<NoiseWeights>> payloads_;
   std::vector<TensorInfo> tensors_;
@@ -172,10 +191,10 @@ DitConfig release_dit_config(int64_t layers) {
   return c;
 }
 
-Component synthetic_dit(const DitConfig& config, uint64_t seed, bool q4tp) {
+Component synthetic_dit(const DitConfig& config, uint64_t seed, Format matrices) {
   auto source = std::make_shared<SyntheticSource>(seed);
   add_dit_rows(*source, config, "", dit::kTrunk);
-  source->pack(q4tp);
+  source->pack(matrices);
   for (int64_t i = 0; i < config.refiner_layers; ++i) {
     add_dit_rows(*source, config, strf("token_refiner.blocks.%lld.", static_cast<long long>(i)), dit::kBlock);
   }
@@ -273,7 +292,7 @@ void add_text_rows(SyntheticSource& source, const text::Lengths& lengths, const 
 
 }  // namespace
 
-Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp, SyntheticEncoder kind) {
+Component synthetic_conditioner(int64_t layers, uint64_t seed, Format matrices, SyntheticEncoder kind) {
   const bool small = kind == SyntheticEncoder::small;
   text::LanguageDims dims;  // spec conditioner 6.1; formats A.11 for the small one
   dims.hidden = small ? kSmallWidth : 5120;
@@ -287,7 +306,7 @@ Component synthetic_conditioner(int64_t layers, uint64_t seed, bool q4tp, Synthe
   lengths.language = &dims;
   auto source = std::make_shared<SyntheticSource>(seed);
   add_text_rows(*source, lengths, "model.", text::kEmbed);
-  source->pack(q4tp);
+  source->pack(matrices);
   for (int64_t i = 0; i < dims.layers; ++i) {
     add_text_rows(*source, lengths, strf("model.layers.%lld.", static_cast<long long>(i)), text::kLayer);
   }
@@ -310,13 +329,13 @@ Component synthetic_clip_proj(uint64_t seed) {
   return component_of(Role::clip_proj, source);
 }
 
-ModelFiles synthetic_release(int layers, uint64_t seed, bool q4tp, SyntheticEncoder kind) {
+ModelFiles synthetic_release(int layers, uint64_t seed, Format matrices, SyntheticEncoder kind) {
   ModelFiles files;
   files.tokenizer = open_model_files({}).tokenizer;
   if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, which was left out");
-  files.components.push_back(synthetic_dit(release_dit_config(layers), seed, q4tp));
+  files.components.push_back(synthetic_dit(release_dit_config(layers), seed, matrices));
   files.components.back().partition_from = files.components.back().qkv_order_from = "random weights";
-  files.components.push_back(synthetic_conditioner(layers, seed + 1, q4tp, kind));
+  files.components.push_back(synthetic_conditioner(layers, seed + 1, matrices, kind));
   if (kind == SyntheticEncoder::small) files.components.push_back(synthetic_clip_proj(seed + 4));
   files.components.push_back(synthetic_video_vae(layers, seed + 2));
   files.components.push_back(synthetic_audio_vae(seed + 3));

@@ -52,6 +52,9 @@ Slack attention(const AttentionArgs& args, const View& magnitude);
 Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude);
 // What rounding the weights to the type of x adds to y = x W^T; magnitude as for dot.
 void add_rounded_weights(const View& x, const View& magnitude, Slack& slack);
+// What sums of products of eight-bit floats add to y: they are aligned to the largest of a few dozen products and cut
+// to 13 bits behind its first before f32 takes over. Magnitude as for dot.
+void add_float8_sums(const View& magnitude, Slack& slack);
 // What quantising the rows of x to int8 adds to y = x W^T; l1 and l2 are the norms of the rows of W, [out].
 void add_int8_activations(const View& x, const std::vector<double>& l1, const std::vector<double>& l2, Slack& slack);
 

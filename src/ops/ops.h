@@ -68,6 +68,9 @@ class Linear {
   // Compute::packed: what the kernel gives up. Activations int8 per row (codec/int8_row.h; int8 always does); weights
   // rounded once to T, f16 saturating, before they are multiplied.
   bool int8_activations = false, rounds_weights = false;
+  // Compute::packed with e4m3 weights: activations e4m3 per row (codec/float8_row.h), the codes multiplied exactly,
+  // sums as tensor cores of eight-bit floats keep them (contract::add_float8_sums), then both scales.
+  bool float8_activations = false;
 };
 
 enum class ConvKind : uint8_t { conv1d, transposed1d, conv3d };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codec/float8_row.h"
 #include "ops/contract.h"
 #include "tensor/rows.h"
 
@@ -80,6 +81,17 @@ Tensor absolute(Device& device, const View& x) {
 
 Tensor f64_like(Device& device, const View& y) {
   return Tensor(device, DType::f64, std::vector<int64_t>(y.dim.begin(), y.dim.begin() + y.rank), "shadow magnitude");
+}
+
+// x as its rows are multiplied where they become e4m3, contiguous.
+Tensor float8_rounded(Device& device, const View& x) {
+  Tensor out = f64_like(device, x);
+  for (int64_t i = 0; i < x.dim[0]; ++i) {
+    double* const row = host<double>(out.view) + i * x.dim[1];
+    rows::load_row(x, i, 0, x.dim[1], row);
+    float8_row_round(row, x.dim[1]);
+  }
+  return out;
 }
 
 std::string index_text(const View& view, int64_t index) {
@@ -228,8 +240,7 @@ class ShadowOps::Call {
   std::list<Mirror> results_;     // what fast made of them
 };
 
-// ---- prepare time
-// -----------------------------------------------------------------------------------------------------
+// ---- prepare time ---------------------------------------------------------------------------------------------------
 
 std::unique_ptr<Linear> ShadowOps::make_linear(LinearSpec spec) {
   auto linear = std::make_unique<ShadowLinear>();
@@ -275,8 +286,7 @@ std::unique_ptr<Conv> ShadowOps::make_conv(ConvSpec spec) {
   return conv;
 }
 
-// ---- move: exact
-// -------------------------------------------------------------------------------------------------------
+// ---- move: exact ----------------------------------------------------------------------------------------------------
 
 void ShadowOps::copy(const View& src, const View& dst) {
   Call call(*this, "copy");
@@ -313,14 +323,15 @@ void ShadowOps::scatter_add_rows(const View& src, const View& ids, const View& d
   call.check(0, {});
 }
 
-// ---- dense, attention, convolutions
-// -----------------------------------------------------------------------------------
+// ---- dense, attention, convolutions ---------------------------------------------------------------------------------
 
 void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
   const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
   last_label_ = w.label;
   Call call(*this, "linear", &w);
-  const View &rx = call.in(x), &ry = call.out(y);
+  const View &given = call.in(x), &ry = call.out(y);
+  const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
+  const View& rx = w.float8_activations ? rounded.view : given;
   call.run([&] { fast_->linear(*w.fast, x, y); }, [&] { oracle_->linear(*w.oracle, rx, ry); });
   if (y.elements() == 0) return;
   const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
@@ -328,6 +339,7 @@ void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
   // Integers are summed exactly; only the scales and the bias round.
   contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
   if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
+  if (w.float8_activations) contract::add_float8_sums(magnitude.view, slack);
   if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
   call.check(0, slack);
 }
@@ -382,8 +394,7 @@ void ShadowOps::conv(const Conv& conv, const View& x, const View& y) {
   call.check(0, contract::dot(magnitude, c.depth));
 }
 
-// ---- norm
-// -------------------------------------------------------------------------------------------------------------
+// ---- norm -----------------------------------------------------------------------------------------------------------
 
 void ShadowOps::rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) {
   Call call(*this, "rms_norm");
@@ -445,8 +456,7 @@ void ShadowOps::group_norm_silu(const View& x, int groups, const View& w, const 
   call.check(0, contract::group_norm_silu(rx, groups, rw, rb, eps));
 }
 
-// ---- pointwise
-// --------------------------------------------------------------------------------------------------------
+// ---- pointwise ------------------------------------------------------------------------------------------------------
 
 void ShadowOps::swiglu(const View& gate, const View& value, const View& out) {
   Call call(*this, "swiglu");
@@ -539,8 +549,7 @@ void ShadowOps::aa_snake(const View& x, const View& a, const View& inv, const Vi
   call.check(0, contract::aa_snake(rx, ra, ri, f, g));
 }
 
-// ---- video pixels
-// -----------------------------------------------------------------------------------------------------
+// ---- video pixels ---------------------------------------------------------------------------------------------------
 
 void ShadowOps::blend_tile(const TileBlend& args) {
   Call call(*this, "blend_tile");
@@ -560,8 +569,7 @@ void ShadowOps::to_unit_range(const View& x, const View& std, const View& mean, 
   call.check(0, {});
 }
 
-// ---- reduce
-// -----------------------------------------------------------------------------------------------------------
+// ---- reduce ---------------------------------------------------------------------------------------------------------
 
 void ShadowOps::l1_pair(const View& a, const View& b, const View& out) {
   Call call(*this, "l1_pair");

@@ -8,18 +8,27 @@
 #include "pipeline/parts.h"
 
 namespace h3 {
+namespace {
+
+Format format_of(const std::string& synthetic) {
+  return synthetic == "q4tp" ? Format::q4tp : synthetic == "fp8" ? Format::f8_e4m3 : Format::noise;
+}
+
+}  // namespace
 
 Engine::Engine(Context& context, Ops& ops, EngineOptions options)
     : context_(context),
       ops_(ops),
       options_(std::move(options)),
-      files_(options_.synthetic_layers > 0 ? synthetic_release(options_.synthetic_layers, 1, options_.synthetic_q4tp)
-                                           : open_model_files(options_.open)),
+      files_(options_.synthetic_layers > 0
+                 ? synthetic_release(options_.synthetic_layers, 1, format_of(options_.synthetic_format))
+                 : open_model_files(options_.open)),
       facts_(model_facts(files_)),
       parts_(std::make_unique<Parts>()),
       held_(ops.device().allocated_bytes()) {
   Device& device = ops_.device();
   device.set_cap(device.is_host() ? options_.budget.ram : cap_of_allocations(options_.budget));
+  facts_.fp8 = facts_.fp8 && !device.is_host();
   facts_.turbo_files = options_.turbo_files;
   facts_.lora_partial = options_.lora_partial;
 }
@@ -77,7 +86,7 @@ Recipe Engine::recipe(const Resolved& resolved) const {
   recipe.tap = options_.tap;
   recipe.synthetic_layers = options_.synthetic_layers;
   recipe.lora_partial = options_.lora_partial;
-  recipe.synthetic_q4tp = options_.synthetic_q4tp;
+  recipe.synthetic_format = options_.synthetic_format;
   recipe.device = options_.device.empty() ? ops_.name() : options_.device;
   return recipe;
 }

@@ -24,7 +24,7 @@ struct EngineOptions {
   OpenOptions open;
   int tap = 0;                  // hidden state of the text encoder; 0 = the model's own
   int synthetic_layers = 0;     // above 0: random weights of release size with this many layers instead of files
-  bool synthetic_q4tp = false;  // those of the layers in q4tp
+  std::string synthetic_format;  // of the matrices of their layers: "" = bf16, "q4tp", "fp8"
   bool keep = false;  // keep every component loaded between stages and runs (servers); otherwise each is released
                       // as soon as it has done its part, so that the text encoder and the transformer never coexist
   std::map<std::string, std::string> turbo_files;  // adapters that requests may name

@@ -33,6 +33,11 @@ int64_t weights_of(const Component& component) {
   return total;
 }
 
+bool any_float8(const Component& component) {
+  const std::vector<TensorInfo>& tensors = component.source->tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.format == Format::f8_e4m3; });
+}
+
 void read_int(const Json& json, const char* key, int& value) {
   if (const Json* found = json.find(key)) value = static_cast<int>(found->as_int());
 }
@@ -89,6 +94,7 @@ ModelFacts model_facts(const ModelFiles& files) {
   facts.audio_decoder = audio != nullptr;
   facts.audio_encoder = any_name(audio, {"mean_proj."});
   if (dit != nullptr && weights_of(*dit) >= kReleaseSize) facts.precision = "bf16";
+  facts.fp8 = dit != nullptr && any_float8(*dit);
   if (!files.defaults.is_null()) apply_defaults(files.defaults, facts);
   if (dit != nullptr && dit->origin.rfind("embedded demo", 0) == 0) facts.name = "demo";
   return facts;

@@ -63,7 +63,7 @@ Json Recipe::to_json() const {
   json.set("model_ids", std::move(ids));
   if (tap > 0) json.set("te_layers", tap);
   if (synthetic_layers > 0) json.set("synthetic_layers", synthetic_layers);
-  if (synthetic_q4tp) json.set("synthetic_q4tp", true);
+  if (!synthetic_format.empty()) json.set("synthetic_format", synthetic_format);
   if (lora_partial) json.set("lora_partial", true);
   if (!acceleration.is_null()) json.set("acceleration", acceleration);
   return json.set("device", device);
@@ -98,7 +98,7 @@ Recipe Recipe::parse(const std::string& text, const std::string& what) {
     if (const Json* tap = json.find("te_layers")) recipe.tap = static_cast<int>(tap->as_int());
     if (const Json* layers = json.find("synthetic_layers"))
       recipe.synthetic_layers = static_cast<int>(layers->as_int());
-    recipe.synthetic_q4tp = json.find("synthetic_q4tp") != nullptr;
+    if (const Json* format = json.find("synthetic_format")) recipe.synthetic_format = format->as_string();
     if (const Json* partial = json.find("lora_partial")) recipe.lora_partial = partial->as_bool();
     recipe.device = json.at("device").as_string();
     return recipe;

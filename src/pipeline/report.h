@@ -33,7 +33,7 @@ struct Recipe {
   std::vector<ModelId> model_ids;
   int tap = 0;               // as given; 0 = the model's own
   int synthetic_layers = 0;  // of random weights in place of files
-  bool synthetic_q4tp = false;
+  std::string synthetic_format;  // of the matrices of their layers: "" = bf16, "q4tp", "fp8"
   bool lora_partial = false;  // tensors of adapters that fit nothing were left out
   std::string device;         // "cpu"
   Json acceleration;          // what was left out or added, evaluation by evaluation; null for a plain exact run

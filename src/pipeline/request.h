@@ -113,6 +113,7 @@ struct ModelFacts {
   double video_shift = 12, audio_shift = 3;
   std::string profile = "diffusers";
   std::string precision = "f32";
+  bool fp8 = false;                 // the transformer is stored in fp8 and computed on a card
   int short_edge = 0;               // of canvases made from an aspect; 0 = that of the default size
   int64_t max_pixels = 768 * 1344;  // cap of such canvases
   int trained_frames_min = 124, trained_frames_max = 362;

@@ -400,8 +400,16 @@ void Resolver::shifts() {
 
 void Resolver::precision() {
   const std::string compute = default_text("precision", asked_.precision, facts_.precision);
-  one_of("precision", compute, {"f32", "bf16", "int8"});
-  out_.compute = compute == "bf16" ? Compute::bf16 : compute == "int8" ? Compute::int8 : Compute::f32;
+  one_of("precision", compute, {"f32", "bf16", "int8", "fp8"});
+  if (compute == "fp8" && !facts_.fp8) {
+    fail(Code::usage,
+         "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card, and one of them is missing here; give "
+         "bf16, which any file and device can do");
+  }
+  out_.compute = compute == "bf16"   ? Compute::bf16
+                 : compute == "int8" ? Compute::int8
+                 : compute == "fp8"  ? Compute::packed
+                                     : Compute::f32;
   const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
   one_of("vae_precision", vae, {"f32", "bf16", "f16"});
   out_.vae_compute = vae == "bf16" ? Compute::bf16 : vae == "f16" ? Compute::f16 : Compute::f32;
@@ -525,7 +533,7 @@ void Resolver::explicit_request() {
   r.cache = settled.policy.mode == "none" ? "" : policy_text(settled.policy);
   r.policy_trace = trace_text(settled.policy.trace);
   r.attention = settled.sparse.enabled ? attention_text(settled.sparse) : "";
-  r.precision = out_.compute == Compute::bf16 ? "bf16" : out_.compute == Compute::int8 ? "int8" : "f32";
+  r.precision = asked_.precision.empty() ? facts_.precision : asked_.precision;
   r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : out_.vae_compute == Compute::f16 ? "f16" : "f32";
 }
 

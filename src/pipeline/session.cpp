@@ -31,7 +31,7 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.keep = options.keep;
   engine.budget = options.budget;
   engine.synthetic_layers = options.synthetic_layers;
-  engine.synthetic_q4tp = options.synthetic_q4tp;
+  engine.synthetic_format = options.synthetic_format;
   engine.turbo_files = options.turbo_files;
   engine.lora_partial = options.lora_partial;
   return engine;

@@ -23,7 +23,7 @@ struct SessionOptions {
   bool keep = false;  // keep components loaded between runs
   MemoryBudget budget;
   int synthetic_layers = 0;  // above 0: random weights of release size instead of files
-  bool synthetic_q4tp = false;
+  std::string synthetic_format;  // of the matrices of their layers: "" = bf16, "q4tp", "fp8"
   int64_t ram_limit = 0;     // bytes of RAM a run may take; 0 = no limit but the machine's
   bool shadow = false;       // repeat every operation on the oracle and stop where the two differ
 };

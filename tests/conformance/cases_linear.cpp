@@ -109,6 +109,26 @@ void add_linear_cases(std::vector<Case>& cases) {
     cases.push_back(
         linear_case({Compute::packed, "packed", DType::bf16, DType::bf16}, {3, 37, 19}, Layout::packed, true, format));
   }
+  // Shapes that cards multiply in e4m3; without a bias and in bf16 the library applies the scales.
+  for (const Shape& shape : {Shape{1, 64, 32}, {35, 768, 304}, {129, 512, 256}, {16, 4096, 48}}) {
+    for (const DType type : {DType::bf16, DType::f32}) {
+      const Mode packed{Compute::packed, "packed", type, type};
+      cases.push_back(linear_case(packed, shape, Layout::packed, false, Format::f8_e4m3));
+      cases.push_back(linear_case(packed, shape, Layout::strided, true, Format::f8_e4m3));
+    }
+  }
+  cases.push_back({"linear", "packed parts of two e4m3 matrices", [](Env& e) {
+                     const View x = e.in({37, 256}, DType::bf16), y = e.out({37, 80}, DType::bf16);
+                     LinearSpec spec;
+                     spec.label = "test.two_float8";
+                     spec.weight = e.weight(32, 256, Format::f8_e4m3);
+                     for (const MatrixSource::Part& part : e.weight(48, 256, Format::f8_e4m3).parts) {
+                       spec.weight.append(part.matrix, part.first, part.rows);
+                     }
+                     spec.compute = Compute::packed;
+                     const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+                     return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+                   }});
   cases.push_back({"linear", "packed parts of two formats", [](Env& e) {
                      const View x = e.in({7, 256}, DType::bf16), y = e.out({7, 50}, DType::bf16);
                      LinearSpec spec;

@@ -112,6 +112,13 @@ void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, i
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
 void add_rows(cudaStream_t stream, const float* sum, const View& y);  // y = round(y + sum), sum [rows, cols] dense
 void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
+// kernels/linear_add.cu: y = round(y + scale * (x W^T)), all bf16; w [outs, in] dense.
+void linear_add_bf16(cudaStream_t stream, const void* w, const View& x, float scale, const View& y);
+// q [rows, cols] dense, codes of e4m3 (codec/float8_row.h); a multiple of 8 columns.
+void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float* scale);
+// y = round(acc * row_scale * column_scale + bias); acc [rows, pitch].
+void scale_rows(cudaStream_t stream, const float* acc, int64_t pitch, const float* row_scale, const float* column_scale,
+                const float* bias, const View& y);
 // q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale);
 void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,

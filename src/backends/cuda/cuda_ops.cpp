@@ -107,7 +107,10 @@ std::unique_ptr<WeightGroup> CudaOps::make_group() {
 }
 
 int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const {
-  if (LinearPlans::stays_packed(weight, compute)) return weight.stored_bytes();
+  if (LinearPlans::stays_packed(weight, compute)) {
+    const bool scales = compute == Compute::packed && weight.format() == Format::f8_e4m3;
+    return weight.stored_bytes() + (scales ? 4 * weight.rows : 0);
+  }
   if (compute != Compute::int8) return Ops::linear_bytes(weight, compute);
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
   return padded(weight.rows) * padded(weight.cols) + 4 * weight.rows;

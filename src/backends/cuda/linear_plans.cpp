@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t kExpandBytes = int64_t{128} << 20;       // packed weights expanded at a time
 constexpr int64_t kRowScratchBytes = int64_t{64} << 20;    // activations cast, results not yet rounded
-constexpr int64_t kInt8ScratchBytes = int64_t{256} << 20;  // activations quantised and their accumulators
+constexpr int64_t kQuantisedBytes = int64_t{256} << 20;    // activations quantised and their accumulators
 constexpr int64_t kExpandRows = 256;                       // at a multiple of these: whole tiles of the matmul
 constexpr int kExpandSlot = 4;
 
@@ -24,6 +24,7 @@ cudaDataType_t blas_type(DType type) {
     case DType::bf16: return CUDA_R_16BF;
     case DType::f16: return CUDA_R_16F;
     case DType::i8: return CUDA_R_8I;
+    case DType::u8: return CUDA_R_8F_E4M3;
     case DType::i32: return CUDA_R_32I;
     default: H3_ASSERT(false); return CUDA_R_32F;
   }
@@ -64,6 +65,11 @@ const void* CudaLinear::operands() const {
 LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
   check(blas_lt().cublasLtCreate(&handle_), "creating the handle");
   workspace_ = ops_.device_.allocate(kWorkspaceBytes, "cuBLASLt workspace");
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ops_.index_), "the compute capability");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ops_.index_), "the compute capability");
+  float8_ = 10 * major + minor >= 89;
+  row_scales_ = major == 9;
 }
 
 LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
@@ -99,10 +105,16 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
     linear->out_padded = (linear->out + 15) / 16 * 16;
   }
   if (stays_packed(spec.weight, spec.compute)) {
-    linear->kernel = std::string("expand_") + row_of(spec.weight.format()).name + "_cublaslt";
-    linear->rounds_weights = spec.compute == Compute::packed;
     linear->packed = upload_packed(ops_.device_, spec.weight, group, linear->label.c_str());
-    ops_.scratch(kExpandSlot, expansion_bytes(spec.weight, spec.compute));
+    linear->float8_activations = fits_float8(*linear);
+    if (linear->float8_activations) {
+      linear->kernel = "cublaslt_e4m3";
+      upload_float8_scales(*linear, spec.weight);
+    } else {
+      linear->kernel = std::string("expand_") + row_of(spec.weight.format()).name + "_cublaslt";
+      linear->rounds_weights = spec.compute == Compute::packed;
+      ops_.scratch(kExpandSlot, expansion_bytes(spec.weight, spec.compute));
+    }
   } else {
     linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
     upload_operands(ops_, *linear, spec.weight, group);
@@ -121,7 +133,8 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
 
 // Row-major y = x W^T is column-major D[out, rows] = W^T[out, in] X[in, rows] with leading dimensions in, ldx, ldy.
 std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, const Matmul& m) {
-  const int types = (static_cast<int>(m.operand) * 16 + static_cast<int>(m.out)) * 2 + (m.bias != nullptr ? 1 : 0);
+  const int extra = m.bias != nullptr ? 1 : m.x_scale != nullptr ? 2 : 0;
+  const int types = (static_cast<int>(m.operand) * 16 + static_cast<int>(m.out)) * 4 + extra;
   const auto key = std::make_tuple(m.rows, m.outs, m.ldx, m.ldy, types);
   const auto found = weight.plans.find(key);
   if (found != weight.plans.end()) return found->second;
@@ -139,6 +152,13 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t{CUBLASLT_EPILOGUE_BIAS});
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, m.bias);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, blas_type(m.out));
+  }
+  if (m.x_scale != nullptr) {
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, m.w_scale);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, m.x_scale);
   }
   const cudaDataType_t operand = blas_type(m.operand);
   const auto layout = [&](cublasLtMatrixLayout_t* matrix, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
@@ -179,11 +199,14 @@ cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const 
 
 void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
   const std::shared_ptr<CudaLinear::Plan> chosen = plan(weight, m);
-  if (m.bias != nullptr) {  // parts of one weight share a plan
-    check(blas_lt().cublasLtMatmulDescSetAttribute(chosen->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &m.bias,
-                                                   sizeof m.bias),
+  const auto set_pointer = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
+    if (pointer == nullptr) return;  // parts of one weight share a plan
+    check(blas_lt().cublasLtMatmulDescSetAttribute(chosen->operation, attribute, &pointer, sizeof pointer),
           "describing a matmul");
-  }
+  };
+  set_pointer(CUBLASLT_MATMUL_DESC_BIAS_POINTER, m.bias);
+  set_pointer(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, m.w_scale);
+  set_pointer(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, m.x_scale);
   const float scale = m.scale, keep = m.add ? 1 : 0;
   const int32_t int_one = 1, int_zero = 0;
   const bool integer = m.operand == DType::i8;
@@ -230,7 +253,10 @@ int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const
   int64_t row = 0, limit = kRowScratchBytes;
   if (weight.operand == DType::i8) {
     row = weight.in_padded + 4 * weight.out_padded + 4;
-    limit = kInt8ScratchBytes;
+    limit = kQuantisedBytes;
+  } else if (weight.float8_activations) {
+    row = float8_row_bytes(weight, y);
+    limit = kQuantisedBytes;
   } else {
     const DType type = operand_of(weight, x);
     if (needs_cast(x, type)) row = weight.in * size_of(type);
@@ -241,8 +267,8 @@ int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const
 }
 
 int64_t LinearPlans::scratch_bytes(Compute compute) {
-  const int64_t rows = compute == Compute::int8 ? kInt8ScratchBytes : kRowScratchBytes;
-  return rows + kRowScratchBytes;
+  const bool quantised = compute == Compute::int8 || compute == Compute::packed;
+  return (quantised ? kQuantisedBytes : kRowScratchBytes) + kRowScratchBytes;
 }
 
 int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute) {
@@ -327,6 +353,8 @@ void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
     const View part = x.slice(0, first, count), result = y.slice(0, first, count);
     if (weight.operand == DType::i8) {
       run_int8(weight, part, result);
+    } else if (weight.float8_activations) {
+      run_float8(weight, part, result);
     } else {
       run_float(weight, part, result);
     }
@@ -345,6 +373,9 @@ void LinearPlans::run_add(const CudaLinear& weight, float scale, const View& x, 
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
   H3_ASSERT(x.type == y.type && weight.packed.empty() && weight.bias_f32.data() == nullptr);
   if (x.dim[0] == 0) return;
+  if (weight.operand == DType::bf16 && x.type == DType::bf16) {
+    return linear_add_bf16(ops_.stream(), weight.operands(), x, scale, y);
+  }
   const void* operand = x.data;
   int64_t ldx = x.stride[0];
   const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;

@@ -12,7 +12,7 @@
 namespace h3::cuda {
 
 // A weight on the card. `data` holds [out, in] in the operand type; int8 adds one f32 scale per output. Packed weights
-// are in `packed` instead, and their operand type is that of the activations.
+// are in `packed` instead, and their operand type is that of the activations, or e4m3 with one f32 scale per output.
 struct CudaLinear final : Linear {
   DType operand = DType::f32;
   int64_t in_padded = 0, out_padded = 0;  // int8 operands are padded with zeros to multiples of 16
@@ -47,9 +47,10 @@ class LinearPlans {
     const void *w = nullptr, *x = nullptr, *bias = nullptr;
     void* y = nullptr;
     int64_t rows = 0, outs = 0, ldx = 0, ldy = 0;
-    DType operand = DType::f32, out = DType::f32;
+    DType operand = DType::f32, out = DType::f32;  // operand u8: codes of e4m3
     float scale = 1;
-    bool add = false;  // to what y holds
+    bool add = false;                                     // to what y holds
+    const float *w_scale = nullptr, *x_scale = nullptr;  // [outs] and [rows], both or none: factors of the sums
   };
   std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
   cublasLtMatmulAlgo_t algorithm_for(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan);
@@ -57,11 +58,17 @@ class LinearPlans {
   int64_t rows_at_once(const CudaLinear& weight, const View& x, const View& y) const;
   void run_int8(const CudaLinear& weight, const View& x, const View& y);
   void run_float(const CudaLinear& weight, const View& x, const View& y);
+  // linear_float8.cpp
+  bool fits_float8(const CudaLinear& weight) const;
+  void upload_float8_scales(CudaLinear& weight, const MatrixSource& source);
+  int64_t float8_row_bytes(const CudaLinear& weight, const View& y) const;  // of scratch
+  void run_float8(const CudaLinear& weight, const View& x, const View& y);
   const void* expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type);
   CudaOps& ops_;
   void check_first(const CudaLinear& weight, const View& x, const View& y);
 
   cublasLtHandle_t handle_ = nullptr;
+  bool float8_ = false, row_scales_ = false;  // the card multiplies e4m3; the library applies scales per row and output
   // The first weight of each kind (format, inputs, outputs, compute type) checks the plans of all: of new kind and
   // rows, the first result is compared with the host.
   using Kind = std::tuple<int, int64_t, int64_t, int>;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "codec/float8_row.h"
 #include "codec/int8_row.h"
 #include "codec/scalar.h"
 
@@ -36,6 +37,7 @@ std::vector<double> quantised(const std::vector<float>& values) {
 
 std::vector<double> operands(const CudaLinear& weight, DType activation, const std::vector<float>& values) {
   if (weight.operand == DType::i8) return quantised(values);
+  if (weight.float8_activations) return {values.begin(), values.end()};
   const DType type = weight.packed.empty() || weight.compute != Compute::packed ? weight.operand : activation;
   std::vector<double> out;
   for (float v : values) out.push_back(rounded(type, v));
@@ -63,7 +65,8 @@ void check_plan(const CudaLinear& weight, const View& x, const View& y) {
     const int64_t r = spread(i, rows, x.dim[0]);
     const std::vector<float> given = download_f32(x.slice(0, r, 1)), got = download_f32(y.slice(0, r, 1));
     if (!std::all_of(given.begin(), given.end(), [](float v) { return std::isfinite(v); })) continue;
-    const std::vector<double> a = operands(weight, x.type, given);
+    std::vector<double> a = operands(weight, x.type, given);
+    if (weight.float8_activations) float8_row_round(a.data(), weight.in);
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t o = spread(j, columns, weight.out);
       double sum = biases.empty() ? 0 : biases[o], size = std::fabs(sum);
@@ -72,7 +75,8 @@ void check_plan(const CudaLinear& weight, const View& x, const View& y) {
         size += std::fabs(a[k] * w[j][k]);
       }
       const double depth = std::sqrt(static_cast<double>(weight.in));
-      const double allowed = 8 * depth * 0x1p-24 * size + 2 * roundoff(y.type) * std::fabs(sum) + 1e-37;
+      const double sums = weight.float8_activations ? 0x1p-11 : 8 * depth * 0x1p-24;
+      const double allowed = sums * size + 2 * roundoff(y.type) * std::fabs(sum) + 1e-37;
       if (std::fabs(got[o] - sum) <= allowed) continue;
       if (y.type == DType::f16 && std::fabs(sum) > 65504) continue;  // the result has no f16
       fail(Code::device,

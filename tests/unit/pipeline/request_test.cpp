@@ -142,7 +142,8 @@ TEST(Request, ErrorsNameFieldValueAndRange) {
       {"aspect", Json("9:1"), "aspect: \"9:1\" is not allowed, give 1:4 to 4:1"},
       {"aspect", Json("wide"), "aspect: \"wide\" is not a ratio"},
       {"profile", Json("difusers"), "did you mean diffusers?"},
-      {"precision", Json("int3"), "precision: \"int3\" is not known, give f32, bf16 or int8"},
+      {"precision", Json("int3"), "precision: \"int3\" is not known, give f32, bf16, int8 or fp8"},
+      {"precision", Json("fp8"), "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card"},
       {"video_shift", Json(0.0), "video_shift: 0 is not allowed"},
       {"quality", Json(99), "quality: 99 is not allowed, give 0 to 51"},
   };

@@ -1,6 +1,9 @@
 // Casts and quantisation around the matmuls. The int8 arithmetic is codec/int8_row.h, so the integers agree with the
 // CPU.
+#include <cuda_fp8.h>
+
 #include "backends/cuda/kernels/common.cuh"
+#include "codec/float8_row.h"
 #include "codec/int8_row.h"
 
 namespace h3::cuda {
@@ -58,8 +61,49 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T>
-__global__ void dequantise_kernel(const int32_t* acc, int64_t pitch, const float* row_scale, const float* column_scale,
+template <typename T, bool kVec>
+__device__ inline void load_eight(Vec8<T>& v, const T* p) {
+  if constexpr (kVec) {
+    v.load(p);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v.v[i] = to_float(p[i]);
+  }
+}
+
+template <typename T, bool kVec>
+__global__ void __launch_bounds__(kThreads)
+    quantise_float8_kernel(const T* x, int64_t stride, uint8_t* q, int64_t n, float* scale) {
+  __shared__ uint32_t tops[kThreads / 32];
+  const T* row = x + blockIdx.x * stride;
+  uint32_t top = 0;
+  Vec8<T> v;
+  for (int64_t i = threadIdx.x * 8; i < n; i += kThreads * 8) {
+    load_eight<T, kVec>(v, row + i);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) top = max(top, __float_as_uint(v.v[e]) & 0x7fffffffu);
+  }
+  top = __reduce_max_sync(0xffffffffu, top);
+  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
+  __syncthreads();
+  for (int w = 0; w < kThreads / 32; ++w) top = max(top, tops[w]);
+  const float absmax = __uint_as_float(top), inverse = float8_row_inverse(absmax);
+  if (threadIdx.x == 0) scale[blockIdx.x] = float8_row_scale(absmax);
+  for (int64_t i = threadIdx.x * 8; i < n; i += kThreads * 8) {
+    load_eight<T, kVec>(v, row + i);
+    uint2 codes;
+    auto* pair = reinterpret_cast<__nv_fp8x2_storage_t*>(&codes);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float2 two = make_float2(v.v[2 * e] * inverse, v.v[2 * e + 1] * inverse);
+      pair[e] = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
+    }
+    *reinterpret_cast<uint2*>(q + blockIdx.x * n + i) = codes;
+  }
+}
+
+template <typename A, typename T>
+__global__ void dequantise_kernel(const A* acc, int64_t pitch, const float* row_scale, const float* column_scale,
                                   const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
@@ -109,8 +153,24 @@ void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch,
 void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,
                      const float* column_scale, const float* bias, const View& y) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
-  H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<T>, grid_for(total), acc, pitch, row_scale,
-                               column_scale, bias, as<T>(y), y.stride[0], cols, total);)
+  H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<int32_t, T>, grid_for(total), acc, pitch,
+                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total);)
+}
+
+void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float* scale) {
+  H3_ASSERT(x.dim[1] % 8 == 0);
+  const LaunchShape shape{dim3(static_cast<unsigned>(x.dim[0])), dim3(kThreads), 0};
+  const bool vectors = vectorises(x);
+  H3_FLOAT_TYPE(x.type,
+                const auto kernel = vectors ? quantise_float8_kernel<T, true> : quantise_float8_kernel<T, false>;
+                launch(stream, "quantise_float8_rows", kernel, shape, as<const T>(x), x.stride[0], q, x.dim[1], scale);)
+}
+
+void scale_rows(cudaStream_t stream, const float* acc, int64_t pitch, const float* row_scale, const float* column_scale,
+                const float* bias, const View& y) {
+  const int64_t cols = y.dim[1], total = y.dim[0] * cols;
+  H3_FLOAT_TYPE(y.type, launch(stream, "scale_rows", dequantise_kernel<float, T>, grid_for(total), acc, pitch,
+                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total);)
 }
 
 }  // namespace h3::cuda

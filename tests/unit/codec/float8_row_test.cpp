@@ -1,0 +1,45 @@
+#include "codec/float8_row.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace h3 {
+namespace {
+
+TEST(Float8Row, LargestMagnitudeIsExact) {
+  std::vector<double> row = {3, -7, 0.5, 0};
+  float8_row_round(row.data(), 4);
+  EXPECT_FLOAT_EQ(static_cast<float>(row[1]), -7);
+  EXPECT_EQ(row[3], 0);
+}
+
+// Three bits of mantissa: half a step is 1/16 of a value, and 2^-10 of the scale below the smallest normal code.
+TEST(Float8Row, ErrorIsHalfAStep) {
+  std::vector<double> row;
+  for (int i = -500; i <= 500; ++i) row.push_back(std::sin(0.37 * i) * std::exp(-0.01 * std::abs(i)));
+  const std::vector<double> given = row;
+  float8_row_round(row.data(), static_cast<int64_t>(row.size()));
+  double top = 0;
+  for (const double v : given) top = std::max(top, std::fabs(v));
+  for (size_t i = 0; i < row.size(); ++i) {
+    EXPECT_LE(std::fabs(row[i] - given[i]), 1.0001 * (std::fabs(given[i]) / 16 + 0x1p-10 * top / 448)) << i;
+  }
+}
+
+TEST(Float8Row, NotFiniteSpoilsTheRowAndTinyRowsAreZero) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    std::vector<double> row = {1, bad, 2};
+    float8_row_round(row.data(), 3);
+    for (const double v : row) EXPECT_TRUE(std::isnan(v));
+  }
+  std::vector<double> tiny = {1e-31, -1e-32};
+  float8_row_round(tiny.data(), 2);
+  EXPECT_EQ(tiny[0], 0);
+  EXPECT_EQ(tiny[1], 0);
+}
+
+}  // namespace
+}  // namespace h3
