@@ -219,8 +219,10 @@ std::vector<FormatLoss> measure_formats(Ops& ops, const Component& transformer, 
 std::string formats_markdown(const std::vector<FormatLoss>& losses) {
   std::string page =
       "# Storage formats\n\n"
-      "`h3 bench formats` prints this page up to the scores. A format is a property of a tensor: files mix them, and\n"
-      "`h3 info` lists what a file holds. Every back end runs every format.\n\n"
+      "`h3 bench formats DEMO` prints this page up to the scores; DEMO is the demo model before it was packed. A "
+      "format is a\n"
+      "property of a tensor: files mix them, and `h3 info` lists what a file holds. Every back end runs every "
+      "format.\n\n"
       "Bits are those of a weight with its block's scale; scales of rows and tensors come on top. The column *CPU* "
       "says how\n"
       "the matmuls of the host read the weights. Their kernels are int8 and bf16 at the levels scalar, AVX2, AVX-512 "
@@ -230,7 +232,7 @@ std::string formats_markdown(const std::vector<FormatLoss>& losses) {
       "columns at a time, *by rows* that the codec does, *panels* that the weights are copied once, at load, in the "
       "type of\n"
       "the arithmetic. Cards keep formats of few bits packed and expand them per matmul.\n\n"
-      "Errors are relative L2: of normally distributed weights, of the block matrices of the embedded demo "
+      "Errors are relative L2: of normally distributed weights, of the block matrices of the demo "
       "transformer, and\n"
       "of its velocities in one evaluation with these weights and f32 arithmetic. q2tp is used as its packer uses it: "
       "the\n"
@@ -249,13 +251,15 @@ std::string formats_markdown(const std::vector<FormatLoss>& losses) {
   return page;
 }
 
-std::string formats_page(int threads, Log& log) {
+std::string formats_page(const std::vector<std::string>& models, int threads, Log& log) {
   ThreadPool pool(threads);
   Context context{pool, log};
   const std::unique_ptr<Ops> ops = make_backend("cpu", context);
-  const ModelFiles files = open_model_files({});
+  OpenOptions open;
+  open.paths = models;
+  const ModelFiles files = open_model_files(open);
   const Component* transformer = files.find(Role::dit);
-  if (transformer == nullptr) fail(Code::usage, "the embedded model has no transformer");
+  if (transformer == nullptr) fail(Code::usage, "bench formats: the model has no transformer; name one that has");
   return formats_markdown(measure_formats(*ops, *transformer, Control()));
 }
 

@@ -35,7 +35,8 @@ std::vector<FormatLoss> measure_formats(Ops& ops, const Component& transformer, 
 // docs/formats.md up to its measured part.
 std::string formats_markdown(const std::vector<FormatLoss>& losses);
 
-// The same, measured with the embedded demo transformer on the host. threads: 0 = one per CPU.
-std::string formats_page(int threads, Log& log);
+// The same, measured on the host with the transformer of `models`; none = the embedded demo, whose own rounding then
+// comes first. threads: 0 = one per CPU.
+std::string formats_page(const std::vector<std::string>& models, int threads, Log& log);
 
 }  // namespace h3

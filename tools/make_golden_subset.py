@@ -3,10 +3,10 @@
 
   tools/make_golden_subset.py GOLDEN [OUT]
 
-Kept are the toy autoencoders and the toy tokenizer, smaller cases of their stages, and the tables that need no weights
-(random streams, schedules, packing, pixels, tiles). Tables are thinned to every n-th row. Values are never changed; the
-toy video VAE, whose float32 values are float16 values, is stored as float16. The transformer and the conditioner are
-proven by the references of the demo model, which the repository holds anyway."""
+Kept are the whole toy model, smaller cases of its stages, an adapter, a run from prompt to clip, and the tables that need
+no weights (random streams, schedules, packing, pixels, tiles). Tables are thinned to every n-th row. Values are never
+changed; the toy video VAE, whose float32 values are float16 values, is stored as float16. toy/h3.json states what the
+toy's configs have no key for."""
 import json
 import os
 import shutil
@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import safetensors
 
-LIMIT = 8 << 20
+LIMIT = 18 << 20
 
 # File -> which tensors stay. A rule is a prefix; "-" in front drops what an earlier rule kept.
 TENSORS = {
@@ -25,9 +25,16 @@ TENSORS = {
                               "-dec3.ups.4", "-dec3.ups.5", "-dec3.ups.6", "-dec3.stage_out.3", "-dec3.stage_out.4",
                               "-dec3.stage_out.5", "-dec3.activation_post", "-enc2345.block.0", "-enc2345.block.1",
                               "-enc2345.block.2"],
+    "dit_fl2va_both.safetensors": [""],
+    "dit_lora_t2va.safetensors": [""],
+    "dit_t2va.safetensors": ["", "-act.b0.", "act.b0.adaln"],
+    "dit_tables.safetensors": [""],
+    "dit_traj_t2va_N5.safetensors": [""],
+    "e2e_fl2va_both.safetensors": [""],
     "image.safetensors": ["keyframe.smooth_53x70_", "keyframe.synth_37x53_", "reference_image.synth_37x53",
                           "qwen.synth_37x53", "qwen.smooth_53x70", "qwen_video.2x64x64", "qwen_video.5x32x48"],
     "packing_full.safetensors": ["t2va_5_64x96_22.", "fl2va_11_96x64_39_both."],
+    "qwen_hidden.safetensors": ["text21.", "mixed."],
     "rng_native.safetensors": ["f32.seed42.", "f32.seed4294967301.n1", "rand_f32.seed42", "raw31.seed42", "seq.odd.",
                                "-f32.seed42.n1000", "-f32.seed4294967301.n1000"],
     "scheduler.safetensors": ["N5_", "explicit.", "scale_noise."],
@@ -54,14 +61,21 @@ ROWS = {
     "vae_tiles.json": [(("rows",), 6)],
     "image.json": [(("smart_resize_image", "rows"), 4), (("smart_resize_video", "rows"), 4)],
     "rng_native.json": [],
+    "e2e.json": [],
 }
-COPIED = ["toy/vae/config.json", "toy/audio_vae/config.json", "toy/audio_vae/diffusion_pytorch_model.safetensors",
+E2E_CASES = ("fl2va_both",)
+DEFAULTS = {"text_encoder_layer": 4, "width": 96, "height": 64, "frames": 22, "steps": 4, "min_seconds": 0.5,
+            "canvas_short_edge": 64, "canvas_max_pixels": 8192, "reference_image_short_edge": 64}
+COPIED = ["toy/modular_model_index.json", "toy/scheduler/scheduler_config.json",
+          "toy/audio_scheduler/scheduler_config.json", "toy/transformer/config.json",
+          "toy/transformer/diffusion_pytorch_model.safetensors", "toy/text_encoder/config.json",
+          "toy/text_encoder/model.safetensors", "toy_comfy/minimax_h3_toy_lora.safetensors", "toy/vae/config.json", "toy/audio_vae/config.json", "toy/audio_vae/diffusion_pytorch_model.safetensors",
           "toy/tokenizer/merges.txt", "toy/tokenizer/vocab.json", "toy/tokenizer/tokenizer.json",
           "toy/tokenizer/tokenizer_config.json"]
 README = """# A subset of the golden data
 
-Cut out of the full golden data by `tools/make_golden_subset.py`, in the same layout: toy autoencoders and tokenizer, cases
-of their stages, and the tables that need no weights. `h3-parity --golden tests/data/golden` runs it. Values are those of
+Cut out of the full golden data by `tools/make_golden_subset.py`, in the same layout: the toy model, cases of its stages,
+an adapter, a run from prompt to clip, and the tables that need no weights. `h3-parity --golden tests/data/golden` runs it. Values are those of
 the public reference code; the toy video VAE is stored as float16, which holds its float32 values exactly.
 """
 
@@ -130,6 +144,8 @@ def cut_json(name, table):
         thin(table, path, step)
     if name == "rng_native.json":
         table["large"] = table["large"][-2:]
+    if name == "e2e.json":
+        table["cases"] = {case: table["cases"][case] for case in E2E_CASES}
     if name == "image.json":
         rows = table["qwen_images"]["rows"]
         table["qwen_images"]["rows"] = [row for row in rows if (row[1], row[2]) in ((37, 53), (53, 70))]
@@ -150,6 +166,8 @@ def main():
         safetensors.write(os.path.join(out, name), tensors, metadata)
         index[name] = {"metadata": metadata, "tensors": {key: [tensors[key][0], tensors[key][1]] for key in sorted(tensors)}}
 
+    with open(os.path.join(out, "toy/h3.json"), "w") as file:
+        file.write(json.dumps(DEFAULTS, indent=1) + "\n")
     for name in COPIED:
         os.makedirs(os.path.dirname(os.path.join(out, name)), exist_ok=True)
         shutil.copyfile(os.path.join(source, name), os.path.join(out, name))

@@ -9,7 +9,7 @@ namespace h3 {
 
 int run_bench_formats(Arguments& arguments) {
   Log log;
-  std::fputs(formats_page(arguments.whole("threads", 0), log).c_str(), stdout);
+  std::fputs(formats_page(arguments.positional, arguments.whole("threads", 0), log).c_str(), stdout);
   return 0;
 }
 

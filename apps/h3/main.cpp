@@ -45,10 +45,9 @@ constexpr h3::Command kCommands[] = {
     {"bench eval", "", h3::kBenchEval, "[MODEL]...", "Score how well the demo model follows its prompts",
      "Renders the prompts of eval.json and applies its rules to picture and sound. 1 means that every rule holds.",
      h3::run_bench_eval},
-    {"bench formats", "", h3::kBenchFormats, "", "Measure what every storage format costs and loses",
-     "Encodes normally distributed weights and the embedded demo transformer in each format and prints docs/formats.md "
-     "up\n"
-     "to its measured scores.",
+    {"bench formats", "", h3::kBenchFormats, "[MODEL]...", "Measure what every storage format costs and loses",
+     "Encodes normally distributed weights and the transformer in each format and prints docs/formats.md up to its\n"
+     "measured scores. The model should be one of full precision; with none the embedded demo is measured.",
      h3::run_bench_formats},
     {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
      "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",

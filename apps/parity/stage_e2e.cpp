@@ -15,6 +15,7 @@
 #include "model/vae/video_weights.h"
 #include "pipeline/conditions.h"
 #include "pipeline/engine.h"
+#include "pipeline/model_facts.h"
 
 namespace h3 {
 namespace {
@@ -444,8 +445,8 @@ void check_strip(const Case& c, const std::string& path) {
 constexpr const char* kNoPng = "this build reads no PNG";
 bool reads_png() { return clip_extensions().find(".mp4") != std::string::npos; }  // both come with FFmpeg
 
-void run_reference(Suite& suite, Engine& engine, const std::string& folder, const std::string& name,
-                   const VideoVaeConfig& statistics) {
+void run_reference(Suite& suite, Engine& engine, const ModelFacts& facts, const std::string& folder,
+                   const std::string& name, const VideoVaeConfig& statistics) {
   const std::string path = folder + name;
   Case c(suite, name, suite.open(path + ".safetensors"));
   RunHooks hooks = collect_into(c.got_);
@@ -461,7 +462,7 @@ void run_reference(Suite& suite, Engine& engine, const std::string& folder, cons
   const Request request = reference_request(suite, folder, c.file_);
   if (!reads_png() && !(request.first_frame + request.last_frame).empty()) return suite.skip(name, kNoPng);
   const Control control;
-  engine.run(resolve(request, engine.facts()), control, hooks);
+  engine.run(resolve(request, facts), control, hooks);
   c.exact("token_ids");
   c.exact("text_token_tags");
   c.check("prompt_embeds", kText);
@@ -485,29 +486,29 @@ void run_e2e(Suite& suite) {
   if (suite.exists("e2e.json")) E2e(suite).run();
 }
 
-// Either the folder of the runs, or a model repository that has it as reference/. The model is that repository, else
-// the embedded demo.
+// A repository of the demo model in full precision that has its runs as reference/. What its configs have no key for
+// (the tap, the canvas) is as in the embedded demo, which was packed from it.
 void run_references(Suite& suite) {
-  const std::string folder = suite.exists("references.json") ? "" : "reference/";
+  const std::string folder = "reference/";
   if (!suite.exists(folder + "references.json")) return;
+  const ModelFiles demo = open_model_files({});
   EngineOptions options;
   options.keep = true;
-  const std::string repository = folder.empty() ? ".." : ".";
-  if (suite.exists(repository + "/h3.json")) options.open.paths = {suite.path(repository)};
-  for (const std::string& picture : suite.files("kf_", ".png")) suite.claim(picture);  // of runs that are not listed
-  if (!folder.empty()) {
-    for (const char* name : {"reference", "modular_model_index.json", "h3.json", "eval.json", "transformer", "vae",
-                             "audio_vae", "text_encoder", "tokenizer", "processor", "scheduler", "audio_scheduler"}) {
-      suite.claim(name);
-    }
+  options.open.paths = {suite.path(".")};
+  options.tap = static_cast<int>(demo.find(Role::conditioner)->config.at("text_encoder_layer").as_int());
+  for (const char* name : {"README.md", "reference", "modular_model_index.json", "h3.json", "eval.json", "transformer",
+                           "vae", "audio_vae", "text_encoder", "tokenizer", "processor", "scheduler",
+                           "audio_scheduler"}) {
+    suite.claim(name);
   }
+  const ModelFacts facts = model_facts(demo);
   Engine engine(suite.ops().context(), suite.ops(), options);
   const VideoVaeConfig statistics = video_vae_config(*engine.files().find(Role::video_vae));
   const Json list = suite.json(folder + "references.json");
   for (const Json& entry : list.items()) {
     const std::string name = entry.at("file").as_string();
     try {
-      run_reference(suite, engine, folder, name, statistics);
+      run_reference(suite, engine, facts, folder, name, statistics);
     } catch (const Error& error) {
       suite.fail(name, error.what());
     }

@@ -65,23 +65,27 @@ class LoraCase {
   void run(const ToyDit& toy, const std::string& path) {
     const float strength = std::strtof(golden_.metadata().at("strength").c_str(), nullptr);
     const Control control;
-    const std::unique_ptr<Dit> base = load_dit(suite_.ops(), *toy.comfy, {Compute::f32, DType::f32}, control);
-    const lora::Adapter adapter(lora::open_adapter(path), lora::TargetTable(base->config()), {});
     const DitCase plain = read_dit_case(inputs_);
-    DitCase live = plain;
-    live.request.adapters = {{base->load_adapter(adapter, control), strength}};
-    judge("live", *base, live);
-    // The base itself is untouched, whatever ran before.
-    const Velocities without = evaluate(*base, plain);
-    suite_.check(name_ + ".none.video", without.video, tail_of(inputs_.f32("out.video_velocity"), without.video.size()),
-                 kFloat);
-    if (toy.diffusers) {  // the same adapter beside the other spelling of the base
-      const std::unique_ptr<Dit> other = load_dit(suite_.ops(), *toy.diffusers, {Compute::f32, DType::f32}, control);
-      live.request.adapters = {{other->load_adapter(adapter, control), strength}};
-      judge("live.diffusers", *other, live);
+    // The same adapter beside either spelling of the base.
+    const struct {
+      const char* how;
+      const std::optional<Component>& base;
+    } spellings[] = {{"live", toy.comfy}, {"live.diffusers", toy.diffusers}};
+    for (const auto& spelling : spellings) {
+      if (!spelling.base) continue;
+      const std::unique_ptr<Dit> base = load_dit(suite_.ops(), *spelling.base, {Compute::f32, DType::f32}, control);
+      const lora::Adapter adapter(lora::open_adapter(path), lora::TargetTable(base->config()), {});
+      DitCase live = plain;
+      live.request.adapters = {{base->load_adapter(adapter, control), strength}};
+      judge(spelling.how, *base, live);
+      // The base itself is untouched, whatever ran before.
+      const Velocities without = evaluate(*base, plain);
+      suite_.check(name_ + "." + spelling.how + ".none.video", without.video,
+                   tail_of(inputs_.f32("out.video_velocity"), without.video.size()), kFloat);
+      if (spelling.base->spelling != Spelling::comfy) continue;  // merge() takes the names of the adapter
+      const Component merged = merge(*toy.comfy, adapter, strength);
+      judge("merged", *load_dit(suite_.ops(), merged, {Compute::f32, DType::f32}, control), plain);
     }
-    const Component merged = merge(*toy.comfy, adapter, strength);
-    judge("merged", *load_dit(suite_.ops(), merged, {Compute::f32, DType::f32}, control), plain);
   }
 
  private:
@@ -110,7 +114,7 @@ void run_lora(Suite& suite) {
   for (const std::string& file : suite.files(start, end)) {
     const std::string name = file.substr(start.size(), file.size() - start.size() - end.size());
     const GoldenFile golden = suite.open(file);
-    if (path.empty() || !toy.comfy) {
+    if (path.empty() || !(toy.comfy || toy.diffusers)) {
       suite.fail(name, "no adapter or no checkpoint that it fits in the folder");
       continue;
     }

@@ -107,7 +107,7 @@ void run_folder_of(Suite& suite, const std::string& name, const std::string& fol
   if (!suite.exists(ids)) return;
   const Json golden = suite.json(ids);
   suite.claim(folder.substr(0, folder.find('/')));
-  const std::optional<TokenizerFiles> files = find_tokenizer(DiskFolder(suite.path(folder)));
+  const std::optional<TokenizerFiles> files = find_tokenizer(Folder(suite.path(folder)));
   if (!files) fail(Code::data, "%s has no tokenizer for %s", folder.c_str(), ids.c_str());
   run_folder(suite, name, released, *files, golden);
 }

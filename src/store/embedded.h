@@ -2,11 +2,16 @@
 // (H3_EMBED_DEMO=OFF).
 #pragma once
 
+#include <cstddef>
 #include <span>
-
-#include "store/folder.h"
+#include <string_view>
 
 namespace h3 {
+
+struct MemoryFile {
+  std::string_view name;  // "reference/kf_first.png"
+  std::span<const std::byte> bytes;
+};
 
 std::span<const MemoryFile> embedded_demo();
 

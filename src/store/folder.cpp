@@ -29,63 +29,26 @@ std::string Folder::text_or_empty(const std::string& relative) const {
   return has(relative) ? text(relative) : std::string();
 }
 
-std::string DiskFolder::path(const std::string& relative) const {
+std::string Folder::path(const std::string& relative) const {
   if (relative.empty()) return root_;
   return root_.empty() || root_.back() == '/' ? root_ + relative : root_ + "/" + relative;
 }
 
-bool DiskFolder::has(const std::string& relative) const {
+bool Folder::has(const std::string& relative) const {
   std::error_code error;
   return fs::is_regular_file(path(relative), error);
 }
 
-std::string DiskFolder::text(const std::string& relative) const { return read_file(path(relative)); }
+std::string Folder::text(const std::string& relative) const { return read_file(path(relative)); }
 
-std::unique_ptr<TensorSource> DiskFolder::open(const std::string& relative) const {
+std::unique_ptr<TensorSource> Folder::open(const std::string& relative) const {
   return open_checkpoint(path(relative));
 }
 
-std::unique_ptr<TensorSource> DiskFolder::weights(const std::string& relative) const {
+std::unique_ptr<TensorSource> Folder::weights(const std::string& relative) const {
   const std::vector<std::string> checkpoints = checkpoints_in(path(relative));
   if (checkpoints.empty()) return nullptr;
   return open_checkpoint(checkpoints.size() == 1 ? checkpoints[0] : path(relative));
-}
-
-const MemoryFile* MemoryFolder::find(const std::string& relative) const {
-  for (const MemoryFile& file : files_) {
-    if (file.name == relative) return &file;
-  }
-  return nullptr;
-}
-
-std::string MemoryFolder::path(const std::string& relative) const {
-  return relative.empty() ? name_ : name_ + "/" + relative;
-}
-
-bool MemoryFolder::has(const std::string& relative) const { return find(relative) != nullptr; }
-
-const MemoryFile& MemoryFolder::at(const std::string& relative) const {
-  const MemoryFile* file = find(relative);
-  if (file == nullptr) fail(Code::io, "%s does not exist", path(relative).c_str());
-  return *file;
-}
-
-std::string MemoryFolder::text(const std::string& relative) const {
-  const std::span<const std::byte> bytes = at(relative).bytes;
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-std::unique_ptr<TensorSource> MemoryFolder::open(const std::string& relative) const {
-  return open_checkpoint(path(relative), at(relative).bytes);
-}
-
-std::unique_ptr<TensorSource> MemoryFolder::weights(const std::string& relative) const {
-  for (const MemoryFile& file : files_) {
-    const bool inside = file.name.size() > relative.size() && file.name.substr(0, relative.size()) == relative &&
-                        file.name.find('/', relative.size() + 1) == file.name.npos;
-    if (inside && has_checkpoint_ending(file.name)) return open(std::string(file.name));
-  }
-  return nullptr;
 }
 
 void require_inside(const std::string& name, const std::string& where) {

@@ -1,5 +1,6 @@
 #include "store/model_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -14,6 +15,9 @@ namespace h3 {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kDemoModel = "demo.cmf";
+constexpr const char* kDemoName = "embedded demo";
 
 // The index that lists this shard, or the file itself. A shard alone is never a whole component.
 std::string index_of_shard(const std::string& path) {
@@ -41,7 +45,7 @@ std::optional<TokenizerFiles> named_tokenizer(const std::string& given) {
   const fs::path path(given);
   const std::string name = path.filename().string();
   const bool is_folder = fs::is_directory(path, error);
-  const DiskFolder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
+  const Folder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
   if (is_folder || name == "vocab.json" || name == "merges.txt") {
     std::optional<TokenizerFiles> found = find_tokenizer(folder);
     if (!found) {
@@ -103,7 +107,7 @@ class Opener {
   }
 
   void add_folder(const std::string& path) {
-    const DiskFolder folder(path);
+    const Folder folder(path);
     if (assembler_.add_repository(folder)) return;
     const std::vector<std::string> checkpoints = checkpoints_in(path);
     const size_t before = assembler_.count();
@@ -146,7 +150,7 @@ class Opener {
     }
     for (const std::string& path : options_.paths) folders.push_back(path);
     for (const std::string& folder : folders) {
-      const auto found = find_tokenizer(DiskFolder(fs::path(folder).lexically_normal().string()));
+      const auto found = find_tokenizer(Folder(fs::path(folder).lexically_normal().string()));
       if (found) {
         files.tokenizer = found;
         return;
@@ -221,14 +225,14 @@ std::optional<TokenizerFiles> find_tokenizer(const Folder& folder) {
 ModelFiles open_model_files(const OpenOptions& options) {
   if (!options.paths.empty()) return Opener(options).run();
   const std::span<const MemoryFile> demo = embedded_demo();
-  if (demo.empty()) {
+  const auto model = std::find_if(demo.begin(), demo.end(), [](const MemoryFile& f) { return f.name == kDemoModel; });
+  if (model == demo.end()) {
     fail(Code::usage, "no model was named, and this build has no embedded one; name checkpoint files or a repository");
   }
-  const MemoryFolder folder("embedded demo", {demo.begin(), demo.end()});
   Assembler assembler(options);
-  assembler.add_repository(folder);
+  assembler.add_cmf(std::make_shared<const CmfFile>(kDemoName, model->bytes), kDemoName);
   ModelFiles files = assembler.finish();
-  files.tokenizer = options.tokenizer.empty() ? find_tokenizer(folder) : named_tokenizer(options.tokenizer);
+  if (!options.tokenizer.empty()) files.tokenizer = named_tokenizer(options.tokenizer);
   return files;
 }
 

@@ -75,8 +75,8 @@ Surroundings surroundings_of(const std::string& checkpoint) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path parent = fs::absolute(checkpoint, error).lexically_normal().parent_path();
-  const DiskFolder folder(fs::path(checkpoint).parent_path().string());
-  const DiskFolder above(parent.parent_path().string());
+  const Folder folder(fs::path(checkpoint).parent_path().string());
+  const Folder above(parent.parent_path().string());
   Surroundings around;
   around.config = folder.json("config.json");
   around.config_path = folder.path("config.json");

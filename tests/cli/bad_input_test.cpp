@@ -7,13 +7,14 @@
 
 #include "store/tensor_source.h"
 #include "tests/cli/program.h"
+#include "tests/support/toy_model.h"
 
 namespace h3 {
 namespace {
 
 namespace fs = std::filesystem;
 using BadInput = ProgramTest;
-const std::string kDemo = std::string(H3_SOURCE_DIR) + "/models/demo";
+using testing::kToyModel;
 
 std::string safetensors(const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
@@ -116,7 +117,7 @@ TEST_F(BadInput, Keyframes) {
   expect_refused(quick({"--last-frame", "empty.png"}), 1, {"empty.png"});
   write("short.ppm", "P6\n64 64\n255\n\x01\x02\x03");
   expect_refused(quick({"--first-frame", "short.ppm"}), 1, {"short.ppm"});
-  std::ifstream in(kDemo + "/reference/kf_last.png", std::ios::binary);
+  std::ifstream in(std::string(H3_SOURCE_DIR) + "/models/demo/reference/kf_last.png", std::ios::binary);
   const std::string png((std::istreambuf_iterator<char>(in)), {});
   write("cut.png", png.substr(0, png.size() / 2));
   expect_refused(quick({"--first-frame", "cut.png"}), 1, {"cut.png"});
@@ -144,16 +145,16 @@ TEST_F(BadInput, ModelFiles) {
   expect_refused(quick({"-m", "other.safetensors"}), 1, {"other.safetensors"});
 }
 
-// A copy of the demo repository, to take something away from.
-void copy_demo(const fs::path& to) {
+// A copy of the toy repository, to take something away from.
+void copy_toy(const fs::path& to) {
   fs::create_directories(to);
-  for (const fs::directory_entry& entry : fs::directory_iterator(kDemo)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(kToyModel)) {
     fs::create_symlink(entry.path(), to / entry.path().filename());
   }
 }
 
 TEST_F(BadInput, MissingParts) {
-  copy_demo(folder_ / "model");
+  copy_toy(folder_ / "model");
   fs::remove(folder_ / "model/tokenizer");
   expect_refused(quick({"-m", "model"}), 2, {"no tokenizer", "tokenizer.json"});
   fs::remove(folder_ / "model/transformer");
@@ -161,8 +162,8 @@ TEST_F(BadInput, MissingParts) {
 }
 
 TEST_F(BadInput, NotANumberInTheWeightsIsFoundWithItsStep) {
-  copy_demo(folder_ / "model");
-  const std::string transformer = kDemo + "/transformer/";
+  copy_toy(folder_ / "model");
+  const std::string transformer = kToyModel + "/transformer/";
   fs::remove(folder_ / "model/transformer");
   fs::create_directories(folder_ / "model/transformer");
   fs::copy_file(transformer + "config.json", folder_ / "model/transformer/config.json");
@@ -182,8 +183,8 @@ TEST_F(BadInput, NotANumberInTheWeightsIsFoundWithItsStep) {
 }
 
 TEST_F(BadInput, KeyframeWithoutVisionTower) {
-  copy_demo(folder_ / "model");
-  const std::string encoder = kDemo + "/text_encoder/";
+  copy_toy(folder_ / "model");
+  const std::string encoder = kToyModel + "/text_encoder/";
   fs::remove(folder_ / "model/text_encoder");
   fs::create_directories(folder_ / "model/text_encoder");
   fs::copy_file(encoder + "config.json", folder_ / "model/text_encoder/config.json");

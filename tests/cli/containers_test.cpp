@@ -4,6 +4,7 @@
 #include "store/open.h"
 #include "tests/cli/program.h"
 #include "tests/support/gguf_file.h"
+#include "tests/support/toy_model.h"
 
 namespace h3 {
 namespace {
@@ -12,11 +13,11 @@ using testing::GgufFile;
 
 class Containers : public ProgramTest {
  protected:
-  static std::string demo(const char* part) { return std::string(H3_SOURCE_DIR) + "/models/demo/" + part; }
+  static std::string toy(const char* part) { return testing::kToyModel + "/" + part; }
 
-  // The demo's transformer as stable-diffusion.cpp's converter writes files: no metadata, types per tensor.
+  // The toy's transformer as stable-diffusion.cpp's converter writes files: no metadata, types per tensor.
   std::string put_gguf(const std::string& name) const {
-    const std::unique_ptr<TensorSource> source = open_checkpoint(demo("transformer"));
+    const std::unique_ptr<TensorSource> source = open_checkpoint(toy("transformer"));
     GgufFile file;
     for (const TensorInfo& info : source->tensors()) {
       const uint32_t type = info.format == Format::f32 ? 0 : info.format == Format::f16 ? 1 : 30;
@@ -28,8 +29,8 @@ class Containers : public ProgramTest {
   }
 
   std::string render(const std::string& transformer, const std::string& clip) const {
-    const Outcome outcome = run({"generate", transformer, demo("text_encoder"), demo("vae"), demo("audio_vae"),
-                                 "--tokenizer", demo("tokenizer"), "--te-layers", "4", "-p", "A red circle.", "--steps",
+    const Outcome outcome = run({"generate", transformer, toy("text_encoder"), toy("vae"), toy("audio_vae"),
+                                 "--tokenizer", toy("tokenizer"), "--te-layers", "4", "-p", "A red circle.", "--steps",
                                  "1", "--size", "64x64", "--frames", "5", "-o", clip});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return read(clip);
@@ -38,7 +39,7 @@ class Containers : public ProgramTest {
 
 TEST_F(Containers, GgufRendersTheSameClip) {
   const std::string file = put_gguf("renamed.safetensors");
-  const std::string loose = render(demo("transformer"), "a.y4m");
+  const std::string loose = render(toy("transformer"), "a.y4m");
   EXPECT_GT(loose.size(), 1000u);
   EXPECT_EQ(render(file, "b.y4m"), loose);
   const Outcome info = run({"info", file});

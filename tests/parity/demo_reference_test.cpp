@@ -1,5 +1,5 @@
-// The embedded demo model against runs of the public reference code on the same weights: prompt rows, noise, keyframe
-// latent, the whole denoising loop, picture and sound (tests/data/demo_reference; limits of golden/README 12).
+// The demo model in full precision against runs of the public reference code on the same weights: prompt rows, noise,
+// keyframe latent, the whole denoising loop, picture and sound (tests/data/demo_reference; limits of golden/README 12).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 #include "model/vae/video_vae.h"
 #include "sampling/noise.h"
 #include "sampling/sampler.h"
-#include "store/embedded.h"
 #include "store/weights.h"
+#include "tests/support/full_demo.h"
 
 namespace h3 {
 namespace {
@@ -37,11 +37,13 @@ void expect_close(const std::vector<float>& got, const std::vector<float>& want,
   EXPECT_TRUE(comparison.passed) << what << ": " << comparison.failure;
 }
 
-class DemoReference : public testing::TestWithParam<const char*> {
+class DemoReference : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (embedded_demo().empty()) GTEST_SKIP() << "built without the demo model";
-    files_ = open_model_files({});
+    OpenOptions open;
+    open.paths = {testing::full_demo()};
+    if (open.paths[0].empty()) GTEST_SKIP() << "no demo_model beside H3_GOLDEN";
+    files_ = open_model_files(open);
     source_ = open_safetensors(kFolder + GetParam() + ".safetensors");
     width_ = number("width");
     height_ = number("height");
@@ -104,7 +106,7 @@ TEST_P(DemoReference, PromptRows) {
     }
     media.push_back({.kind = PromptMedia::Kind::image, .frames = {{image.width, image.height, image.rgb}}});
   }
-  const auto conditioner = load_conditioner(*ops_, files_, {});
+  const auto conditioner = load_conditioner(*ops_, files_, {.tap = testing::kFullDemoTap});
   const Conditioning got = conditioner->encode(text("prompt"), media, control_);
   const std::vector<float> ids = golden("token_ids");
   EXPECT_TRUE(std::equal(ids.begin(), ids.end(), got.ids.begin(), got.ids.end()));
@@ -236,7 +238,7 @@ TEST_P(DemoReference, Sound) {
   expect_close(vae->decode(rows.data(), latents, control_), golden("audio"), {.rel_l2 = 1e-5}, "audio");
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, DemoReference, testing::Values("ref1", "ref2"));
+INSTANTIATE_TEST_SUITE_P(Runs, DemoReference, ::testing::Values("ref1", "ref2"));
 
 }  // namespace
 }  // namespace h3

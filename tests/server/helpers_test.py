@@ -157,10 +157,16 @@ class ConditionerTest(unittest.TestCase):
 
     def test_parts_on_two_servers(self):
         """One has only the text encoder, the other everything else."""
-        part = lambda name: os.path.join(SOURCE, "models/demo", name)
-        encoder = Server(part("text_encoder"), "--tokenizer", part("tokenizer"), "--te-layers", "4")
-        flags = (part("transformer"), part("vae"), part("audio_vae"))
-        server = Server(*flags, "--conditioner", "http://127.0.0.1:%d" % encoder.port)
+        folder = tempfile.mkdtemp()
+        demo = os.path.join(SOURCE, "models/demo/demo.cmf")
+        rest = "transformer,video-decoder,video-encoder,audio-decoder,audio-encoder"
+        paths = {}
+        for name, without in (("encoder", rest), ("others", "conditioner")):
+            paths[name] = os.path.join(folder, name + ".cmf")
+            subprocess.run([PROGRAM, "pack", demo, "--without", without, "-o", paths[name]], check=True,
+                           stdout=subprocess.DEVNULL)
+        encoder = Server(paths["encoder"])
+        server = Server(paths["others"], "--conditioner", "http://127.0.0.1:%d" % encoder.port)
         try:
             whole, parts = self.render(self.encoder, seed=6), self.render(server, seed=6)
             self.assertEqual(self.frames(server, parts), self.frames(self.encoder, whole))
@@ -172,6 +178,7 @@ class ConditionerTest(unittest.TestCase):
         finally:
             server.close()
             encoder.close()
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -11,27 +11,25 @@
 #include "pipeline/session.h"
 #include "store/cmf.h"
 #include "store/cmf_verify.h"
-#include "store/embedded.h"
+#include "tests/support/toy_model.h"
 
 namespace h3 {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Pack : public testing::Test {
+class Pack : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (embedded_demo().empty()) GTEST_SKIP() << "built without the demo model";
     root_ = fs::temp_directory_path() / ("h3_pack_" + std::to_string(::getpid()));
     fs::create_directories(root_);
   }
-  void TearDown() override {
-    if (!root_.empty()) fs::remove_all(root_);
-  }
+  void TearDown() override { fs::remove_all(root_); }
 
   std::string path(const char* name) const { return (root_ / name).string(); }
 
-  PackReport pack(const std::string& quant, const std::string& output, const std::vector<std::string>& inputs = {}) {
+  PackReport pack(const std::string& quant, const std::string& output,
+                  const std::vector<std::string>& inputs = {testing::kToyModel}) {
     PackOptions options;
     options.inputs.paths = inputs;
     options.output = output;
@@ -79,7 +77,7 @@ TEST_F(Pack, AnF32PackRendersTheSameBytes) {
   const PackReport report = pack("f32", path("f32.cmf"));
   for (const auto& [name, family] : report.families) EXPECT_EQ(family.error.squares, 0) << name;
   EXPECT_TRUE(verify_cmf(path("f32.cmf"), pool_).faults.empty());
-  EXPECT_EQ(render({path("f32.cmf")}, path("packed")), render({}, path("loose")));
+  EXPECT_EQ(render({path("f32.cmf")}, path("packed")), render({testing::kToyModel}, path("loose")));
 }
 
 TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
@@ -106,7 +104,7 @@ TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
       ASSERT_NE(files.find(role), nullptr) << name_of(role);
     }
     EXPECT_TRUE(files.tokenizer.has_value());
-    EXPECT_EQ(files.defaults.at("width").as_int(), 128);
+    EXPECT_EQ(files.defaults.at("width").as_int(), 96);
   }
 }
 
@@ -140,6 +138,7 @@ TEST_F(Pack, AFamilyHasItsOwnFormat) {
 
 TEST_F(Pack, PartsCanBeLeftOutAndReplaced) {
   PackOptions options;
+  options.inputs.paths = {testing::kToyModel};
   options.output = path("small.cmf");
   options.policy = QuantPolicy::parse("q4tp");
   options.parts.vision = options.parts.video_encoder = options.parts.audio_encoder = false;
@@ -152,6 +151,7 @@ TEST_F(Pack, PartsCanBeLeftOutAndReplaced) {
 
   // The transformer of another file takes the place of the first one's.
   PackOptions only;
+  only.inputs.paths = {testing::kToyModel};
   only.output = path("dit.cmf");
   only.policy = QuantPolicy::parse("q8");
   only.parts = {.conditioner = false,

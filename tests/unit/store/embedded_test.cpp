@@ -27,11 +27,12 @@ TEST(Embedded, IsACompleteModel) {
     ASSERT_NE(files.find(role), nullptr) << name_of(role);
     EXPECT_TRUE(files.find(role)->config.is_object());
   }
-  EXPECT_EQ(files.find(Role::dit)->origin, "embedded demo/transformer");
-  EXPECT_EQ(files.defaults.at("text_encoder_layer").as_int(), 4);
+  EXPECT_EQ(files.find(Role::dit)->origin, "embedded demo");
+  EXPECT_EQ(files.find(Role::conditioner)->config.at("text_encoder_layer").as_int(), 4);
+  EXPECT_EQ(files.defaults.at("steps").as_int(), 8);
   EXPECT_EQ(files.defaults.at("video_shift").as_double(), 12.0);
   ASSERT_TRUE(files.tokenizer.has_value());
-  EXPECT_FALSE(files.tokenizer->vocab_json.empty());
+  EXPECT_FALSE(files.tokenizer->tokenizer_json.empty());
 }
 
 }  // namespace

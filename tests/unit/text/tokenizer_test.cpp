@@ -218,7 +218,7 @@ struct ReleasedTokenizer : ::testing::Test {
     const char* golden = std::getenv("H3_GOLDEN");
     if (golden == nullptr) GTEST_SKIP() << "H3_GOLDEN is not set";
     if (!have_unicode_tables()) GTEST_SKIP() << "no Unicode tables in this build";
-    const std::optional<TokenizerFiles> files = find_tokenizer(DiskFolder(std::string(golden) + "/tokenizer"));
+    const std::optional<TokenizerFiles> files = find_tokenizer(Folder(std::string(golden) + "/tokenizer"));
     if (!files) GTEST_SKIP() << "no released tokenizer there";
     tokenizer.emplace(*files);
   }
