@@ -48,6 +48,7 @@ class DryDevice final : public Device {
   // Memory of a stage: also scratch that the back end makes without an allocation of its caller's.
   void charge(int64_t bytes) {
     held_ += bytes;
+    if (bytes > 0) taken_ += bytes;
     if (whole_ != nullptr) {
       whole_->part_ = held_;
       whole_->charge(bytes);
@@ -59,9 +60,11 @@ class DryDevice final : public Device {
   void begin_stage() {
     most_ = held_;
     part_of_most_ = part_;
+    taken_ = 0;
   }
   int64_t held() const { return held_; }
   int64_t most() const { return most_; }
+  int64_t taken() const { return taken_; }                // since the stage began, given back or not
   int64_t part_of_most() const { return part_of_most_; }  // of a device that is part of this one
 
  private:
@@ -69,17 +72,26 @@ class DryDevice final : public Device {
 
   bool host_;
   DryDevice* whole_;
-  int64_t held_ = 0, most_ = 0, part_ = 0, part_of_most_ = 0;
+  int64_t held_ = 0, most_ = 0, taken_ = 0, part_ = 0, part_of_most_ = 0;
 };
 
 struct DryLinear final : Linear {
   Buffer held;
   LinearPlan plan;
+  std::string kind;  // of its calls
+  double units = 1;  // its weight, in those that the rate is measured with
 };
 
 struct DryConv final : Conv {
   Buffer held;
+  std::string kind;
+  double units = 1;
 };
+
+// Longer edges than these change no rate, only the time that measuring takes.
+constexpr int64_t kLinearEdge = 1024, kConvEdge = 256;
+
+double values_of(const MatrixSource& source) { return static_cast<double>(source.rows * source.cols); }
 
 const char* name_of(Compute compute) {
   switch (compute) {
@@ -129,6 +141,7 @@ class Dry final : public DryOps {
     const std::string kind = std::string("pack ") + row_of(spec.weight.format()).name + " " + name_of(spec.compute);
     book(kind, static_cast<double>(linear->in) * static_cast<double>(linear->out));
     keep_sample(kind, spec.weight);
+    measure_with(*linear, spec.weight);
     need(linear->plan.scratch);
     return linear;
   }
@@ -138,10 +151,11 @@ class Dry final : public DryOps {
     conv->kernel = "conv";
     conv->bytes = rules_.conv_bytes(spec);
     conv->held = weights_.allocate(conv->bytes, conv->label.c_str());
-    book("move", 8.0 * static_cast<double>(spec.weight.size()));
+    book("pack conv", static_cast<double>(spec.weight.size()));
     spec.weight = {};
     spec.bias = {};
     conv->spec = std::move(spec);
+    measure_with(*conv);
     return conv;
   }
 
@@ -185,11 +199,13 @@ class Dry final : public DryOps {
   void check_finite(const View& x, const View&) override { move(x, x); }
 
  private:
-  void book(const std::string& kind, double amount) {
+  void book(const std::string& kind, double amount, double calls = 1) {
     Work& work = booking_.stages.back().work[kind];
-    work.calls += 1;
+    work.calls += calls;
     work.amount += amount;
   }
+  void measure_with(DryLinear& linear, const MatrixSource& weight);
+  void measure_with(DryConv& conv);
   void move(const View& src, const View& dst) { book("move", static_cast<double>(src.bytes() + dst.bytes())); }
   void rows(const View& view, double passes) {
     book(std::string("rows ") + h3::name_of(view.type), passes * static_cast<double>(view.elements()));
@@ -198,13 +214,11 @@ class Dry final : public DryOps {
     book(std::string("exp ") + h3::name_of(view.type), static_cast<double>(view.elements()));
   }
   void keep_sample(const std::string& kind, const MatrixSource& weight) {
-    constexpr double kValues = 1 << 20;
     MatrixSource& sample = booking_.samples[kind];
-    const auto values = [](const MatrixSource& source) { return static_cast<double>(source.rows * source.cols); };
-    if (values(sample) >= kValues || values(sample) >= values(weight)) return;
+    if (values_of(sample) >= kSampleValues || values_of(sample) >= values_of(weight)) return;
     sample = {};
     for (const MatrixSource::Part& part : weight.parts) {
-      const int64_t room = static_cast<int64_t>(kValues) / weight.cols + 1 - sample.rows;
+      const int64_t room = static_cast<int64_t>(kSampleValues) / weight.cols + 1 - sample.rows;
       if (room <= 0) break;
       sample.append(part.matrix, part.first, std::min(part.rows, room));
     }
@@ -229,6 +243,7 @@ class Dry final : public DryOps {
     stage.peak = device_.most();
     stage.weights = device_.part_of_most();
     stage.held = device_.held();
+    if (rules_.host && device_.taken() > 0) stage.work["touch"] = {0, static_cast<double>(device_.taken())};
   }
 
   Context& context_;
@@ -237,12 +252,53 @@ class Dry final : public DryOps {
   Booking booking_;
 };
 
+// An accelerator is measured with one large weight per type: its libraries reach their rate on any shape.
+void Dry::measure_with(DryLinear& linear, const MatrixSource& weight) {
+  linear.kind = std::string("linear ") + name_of(linear.compute);
+  if (!rules_.host) return;
+  MeasuredWeight measured;
+  measured.compute = linear.compute;
+  if (linear.plan.stored) {
+    const std::string pack = std::string("pack ") + row_of(weight.format()).name + " " + name_of(linear.compute);
+    linear.kind += std::string(" ") + row_of(weight.format()).name;
+    linear.units = values_of(weight) / kSampleValues;
+    measured.stored = booking_.samples[pack];
+    measured.in = measured.stored.cols;
+    measured.out = measured.stored.rows;
+  } else {
+    measured.in = std::min(linear.in, kLinearEdge);
+    measured.out = std::min(linear.out, kLinearEdge);
+    linear.kind += strf(" %lldx%lld", static_cast<long long>(measured.in), static_cast<long long>(measured.out));
+    linear.units = values_of(weight) / static_cast<double>(measured.in * measured.out);
+  }
+  booking_.weights[linear.kind] = std::move(measured);
+}
+
+void Dry::measure_with(DryConv& conv) {
+  conv.kind = std::string("conv ") + name_of(conv.spec.compute);
+  MeasuredWeight measured;
+  measured.compute = conv.spec.compute;
+  ConvSpec& spec = measured.conv = conv.spec;
+  spec.in = measured.in = std::min(spec.in, kConvEdge);
+  spec.out = measured.out = std::min(spec.out, kConvEdge);
+  conv.kind += strf(" %lldx%lldx", static_cast<long long>(spec.in), static_cast<long long>(spec.out));
+  const bool line = spec.kind != ConvKind::conv3d;
+  conv.kind += line ? strf("%d", spec.kernel[2]) : strf("%d.%d.%d", spec.kernel[0], spec.kernel[1], spec.kernel[2]);
+  const int* stride = spec.stride;
+  if (stride[0] * stride[1] * stride[2] > 1) {
+    conv.kind +=
+        strf("%s%d.%d.%d", spec.kind == ConvKind::transposed1d ? " up " : " down ", stride[0], stride[1], stride[2]);
+  }
+  conv.units = static_cast<double>(conv.spec.in * conv.spec.out) / static_cast<double>(spec.in * spec.out);
+  booking_.weights.emplace(conv.kind, std::move(measured));
+}
+
 void Dry::linear(const Linear& weight, const View& x, const View&) {
   const auto& linear = static_cast<const DryLinear&>(weight);
   const int64_t count = x.dim[0];
   const double flop =
       2.0 * static_cast<double>(count) * static_cast<double>(weight.in) * static_cast<double>(weight.out);
-  book(std::string("linear ") + name_of(weight.compute), flop);
+  book(linear.kind, flop, linear.units);
   const int64_t most = linear.plan.scratch_rows > 0 ? std::min(count, linear.plan.scratch_rows) : count;
   need(linear.plan.scratch + most * linear.plan.row_scratch);
   use({"linear", weight.label,
@@ -258,7 +314,7 @@ void Dry::attention(const AttentionArgs& args) {
   const int64_t keys = args.k.dim[at];
   const double flop = (args.causal ? 2.0 : 4.0) * batch * static_cast<double>(queries) * static_cast<double>(keys) *
                       static_cast<double>(heads * width);
-  book(std::string("attention ") + h3::name_of(args.q.type), flop);
+  book(strf("attention %s %lld", h3::name_of(args.q.type), static_cast<long long>(width)), flop, batch);
   need(rules_.scratch + rules_.attention_scratch(args));
   use({"attention",
        "",
@@ -274,7 +330,8 @@ void Dry::conv(const Conv& conv, const View&, const View& y) {
   const ConvSpec& spec = conv.spec;
   double taps = static_cast<double>(spec.in) * spec.kernel[0] * spec.kernel[1] * spec.kernel[2];
   if (spec.kind == ConvKind::transposed1d) taps /= spec.stride[2];
-  book(std::string("conv ") + name_of(spec.compute), 2 * taps * static_cast<double>(y.elements()));
+  const auto& dry = static_cast<const DryConv&>(conv);
+  book(dry.kind, 2 * taps * static_cast<double>(y.elements()), dry.units);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct LinearPlan {
   int64_t scratch = 0;       // of any call
   int64_t row_scratch = 0;   // of a call, per row
   int64_t scratch_rows = 0;  // rows that scratch is made for at most; 0 = all
+  bool stored = false;       // the weight stays in its format and is unpacked by every call
 };
 
 // What the dry run asks of the back end it stands for.
@@ -33,14 +34,27 @@ struct DryRules {
   std::function<int64_t(const AttentionArgs&)> attention_scratch;
 };
 
-// What the work of a call is counted in, and what its rate is measured on.
+// What the work of a call is counted in, and what its rate is measured on. A call costs by its amount, and by its
+// weight however few rows it has: `calls` are in units of the weight that the rate is measured with.
 struct Work {
   double calls = 0, amount = 0;
 };
-// "linear f32", "linear bf16", ...: flop · "attention f32": flop · "conv f32": flop · "snake": elements ·
-// "rows f32", "rows bf16": elements of norms, rotations and gates · "exp f32": elements of activations ·
-// "move": bytes · "pack bf16 f32", ...: weights unpacked from a format and packed for a compute type, at load.
+// "linear f32 256x1024", "conv f32 64x64x7": flop, of a weight of these edges (MeasuredWeight); "linear bf16 q4tp": of
+// one that is unpacked by every call; "linear bf16": on an accelerator · "attention f32 128": flop, by the width of a
+// head · "snake": elements · "rows f32", "rows bf16": elements of norms, rotations and gates · "exp f32": elements of
+// activations · "move": bytes · "pack bf16 f32": weights unpacked from a format and packed for a compute type, at load;
+// "pack conv": weights of convolutions · "touch": bytes of the host taken from the system.
 using WorkByKind = std::map<std::string, Work>;
+
+inline constexpr double kSampleValues = 1 << 20;  // of Booking::samples, about; the unit of stored weights
+
+// The weight to measure the rate of a kind with: that of the model, its long edges cut.
+struct MeasuredWeight {
+  Compute compute = Compute::f32;
+  int64_t in = 0, out = 0;
+  ConvSpec conv;        // of a convolution, without values
+  MatrixSource stored;  // of a weight that stays in its format: rows of the model's own
+};
 
 struct StageBooking {
   std::string stage;
@@ -66,6 +80,7 @@ struct Booking {
   int64_t scratch = 0;           // of the back end, at its largest
   // Rows of the model's own weights, to measure "pack ..." on. Valid while the model files are open.
   std::map<std::string, MatrixSource> samples;
+  std::map<std::string, MeasuredWeight> weights;  // by kind of "linear ..." and "conv ...", valid as long
 };
 
 class DryOps : public Ops {

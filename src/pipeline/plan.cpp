@@ -153,7 +153,7 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   RunHooks hooks;
   hooks.dry = true;
   hooks.on_stage = [&](const char* stage) { dry->begin_stage(stage); };
-  counted.run(quiet, Control(), hooks);
+  const RunReport report = counted.run(quiet, Control(), hooks);
   const Booking& booking = dry->booking();
 
   const Output output = output_of(resolved);
@@ -179,11 +179,14 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   std::stable_sort(plan.shapes.begin(), plan.shapes.end(),
                    [](const ShapeUse& a, const ShapeUse& b) { return a.flop > b.flop; });
   if (!options.time) return plan;
+  // What the model's code does itself (reading values, tokens, tables) the dry run has just done: its own time counts.
   const Rates rates = measure_rates(real, booking, options.fresh_rates);
-  for (const StageBooking& stage : booking.stages) {
-    const double seconds = seconds_of(stage.work, rates);
+  H3_ASSERT(booking.stages.size() == report.stages.size() + 1);
+  for (size_t i = 0; i < report.stages.size(); ++i) {
+    const StageTime& own = report.stages[i];
+    const double seconds = own.seconds + seconds_of(booking.stages[i + 1].work, rates);
     plan.seconds += seconds;
-    if (!stage.work.empty()) plan.stages.push_back({stage.stage, seconds});
+    plan.stages.push_back({own.stage, seconds});
   }
   return plan;
 }

@@ -26,6 +26,7 @@ LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads) 
   const int64_t scales = gemm.integer ? layout.panels() * gemm.nr * 8 : 0;
   // Weights that stay in their format stay in the mapped file.
   const bool expands = choice.kernel->decode || stored;
+  plan.stored = expands;
   if (expands) plan.kernel += std::string(" on ") + row_of(spec.weight.format()).name;
   plan.bytes = (expands ? 0 : layout.bytes()) + scales + static_cast<int64_t>(spec.bias.size()) * 4;
   plan.scratch = threads * (kThreadScratch + gemm.nr * in * 4);

@@ -92,9 +92,9 @@ TEST_F(DryTest, WorkIsBookedByKindAndShape) {
   args.k = args.v = k;
   ops_->attention(args);
   const WorkByKind& work = stage("work").work;
-  EXPECT_EQ(work.at("linear f32").calls, 7);
-  EXPECT_EQ(work.at("linear f32").amount, 7 * 2.0 * 5 * 2 * 3);
-  EXPECT_EQ(work.at("attention bf16").amount, 4.0 * 6 * 9 * 32);
+  EXPECT_EQ(work.at("linear f32 2x3").calls, 7);
+  EXPECT_EQ(work.at("linear f32 2x3").amount, 7 * 2.0 * 5 * 2 * 3);
+  EXPECT_EQ(work.at("attention bf16 8").amount, 4.0 * 6 * 9 * 32);
   EXPECT_EQ(work.at("pack f32 f32").amount, 6);
   ASSERT_EQ(ops_->booking().shapes.size(), 2u);
   EXPECT_EQ(ops_->booking().shapes[0].shape, "5 x 2 -> 3");
@@ -102,6 +102,43 @@ TEST_F(DryTest, WorkIsBookedByKindAndShape) {
   EXPECT_EQ(ops_->booking().shapes[0].calls, 7);
   EXPECT_EQ(ops_->booking().shapes[0].refusals.size(), 1u);
   EXPECT_EQ(ops_->booking().shapes[1].shape, "6 x 9, 4 heads of 8");
+}
+
+// Rates are measured with weights of the model's shapes, long edges cut; a call on a longer one counts as several.
+TEST_F(DryTest, CallsCountInWeightsOfTheMeasurement) {
+  ops_->begin_stage("work");
+  const std::unique_ptr<Linear> weight = linear(2048, 64);
+  const Tensor x(ops_->device(), DType::f32, {5, 64}, "x"), y(ops_->device(), DType::f32, {5, 2048}, "y");
+  for (int i = 0; i < 3; ++i) ops_->linear(*weight, x, y);
+  EXPECT_EQ(stage("work").work.at("linear f32 64x1024").calls, 3 * 2.0);
+  EXPECT_EQ(stage("work").work.at("linear f32 64x1024").amount, 3 * 2.0 * 5 * 64 * 2048);
+  const MeasuredWeight& measured = ops_->booking().weights.at("linear f32 64x1024");
+  EXPECT_EQ(measured.in, 64);
+  EXPECT_EQ(measured.out, 1024);
+
+  ConvSpec spec;
+  spec.in = 512;
+  spec.out = 3;
+  spec.kernel[2] = 7;
+  spec.pad_before[2] = spec.pad_after[2] = 3;
+  spec.weight.assign(512 * 3 * 7, 1.0f);
+  const std::unique_ptr<Conv> conv = ops_->make_conv(std::move(spec));
+  const Tensor a(ops_->device(), DType::f32, {512, 40}, "a"), b(ops_->device(), DType::f32, {3, 40}, "b");
+  ops_->conv(*conv, a, b);
+  EXPECT_EQ(stage("work").work.at("pack conv").amount, 512 * 3 * 7);
+  EXPECT_EQ(stage("work").work.at("conv f32 256x3x7").calls, 2);
+  EXPECT_EQ(stage("work").work.at("conv f32 256x3x7").amount, 2.0 * 512 * 3 * 7 * 40);
+}
+
+// Everything that is taken is written for the first time, also what is given back.
+TEST_F(DryTest, MemoryTakenIsWork) {
+  ops_->begin_stage("load");
+  std::unique_ptr<Linear> weight = linear(30, 20);
+  weight.reset();
+  weight = linear(30, 20);
+  ops_->begin_stage("rest");
+  EXPECT_EQ(stage("load").work.at("touch").amount, 2 * 600);
+  EXPECT_EQ(stage("rest").work.count("touch"), 0u);
 }
 
 TEST(DryInt8, ErrorOfRowsIsThatOfTheirGrid) {
