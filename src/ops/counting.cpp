@@ -1,6 +1,7 @@
 #include "ops/counting.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace h3 {
@@ -57,9 +58,10 @@ class CountedGroup final : public WeightGroup {
   std::shared_ptr<CountedSlots> slots_;
 };
 
-class CountingOps final : public Ops {
+class Counter final : public CountingOps {
  public:
-  explicit CountingOps(Ops& real) : real_(real) {}
+  explicit Counter(Ops& real) : real_(real) {}
+  int64_t host_bytes() const override { return host_bytes_; }
   const char* name() const override { return "counting"; }
   Device& device() override { return device_; }
   Context& context() override { return real_.context(); }
@@ -78,6 +80,9 @@ class CountingOps final : public Ops {
       expansion_ = device_.allocate(expansion, "kernel scratch");
     }
     if (spec.group != nullptr) {
+      const bool made = spec.weight.format() == Format::noise && spec.compute != Compute::int8;  // where it is used
+      // Other bytes than the file's are multiplied (scales of the rows aside): a copy waits in memory of the host.
+      if (!made && std::abs(bytes - spec.weight.stored_bytes()) > 8 * spec.weight.rows) host_bytes_ += bytes;
       static_cast<CountedGroup*>(spec.group)->add(bytes);
     } else {
       linear->memory = device_.allocate(bytes, "weights");
@@ -147,10 +152,11 @@ class CountingOps final : public Ops {
   CountingDevice device_;
   std::weak_ptr<CountedSlots> slots_;
   Buffer expansion_;
+  int64_t host_bytes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> make_counting(Ops& real) { return std::make_unique<CountingOps>(real); }
+std::unique_ptr<CountingOps> make_counting(Ops& real) { return std::make_unique<Counter>(real); }
 
 }  // namespace h3

@@ -25,6 +25,7 @@ constexpr double kGiB = 1073741824.0;
 
 // The driver's context and the libraries' code on the card, which no allocation of ours shows.
 constexpr int64_t kDriverBytes = int64_t{600} << 20;
+constexpr int64_t kStagingBytes = int64_t{64} << 20;  // page-locked memory that layers travel through to a card
 
 struct PlanName {
   PlanMode mode;
@@ -83,12 +84,13 @@ class Planner {
   const PlacementInput& in_;
   const Resolved& r_;
   int64_t text_rows_;
+  mutable int64_t text_host_ = 0, dit_host_ = 0;  // of the last text_bytes and dit_bytes
   Control control_;
 };
 
 int64_t Planner::text_bytes(int64_t layers) const {
   if (!r_.request.prompt_embeds.empty() || find(Role::conditioner) == nullptr) return 0;
-  const std::unique_ptr<Ops> counting = make_counting(in_.ops);
+  const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
   ConditionerOptions options;
   options.compute = r_.compute;
   options.tap = in_.tap;
@@ -99,13 +101,14 @@ int64_t Planner::text_bytes(int64_t layers) const {
   presentation.ids.assign(static_cast<size_t>(text_rows_), 0);
   presentation.tags.assign(static_cast<size_t>(text_rows_), 1);
   conditioner->run(presentation, control_);
+  text_host_ = counting->host_bytes();
   return counting->device().peak_bytes();
 }
 
 int64_t Planner::dit_bytes(int64_t layers) const {
   const Component* component = find(Role::dit);
   if (component == nullptr) return 0;
-  const std::unique_ptr<Ops> counting = make_counting(in_.ops);
+  const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
   DitOptions options;
   options.compute = r_.compute;
   options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
@@ -125,6 +128,7 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   Device& device = counting->device();
   const int64_t values = layout.target_video_rows() * kVideoRow + layout.target_audio_rows() * kAudioRow;
   const Tensor streams(device, DType::f32, {4 * values}, "latents");
+  dit_host_ = counting->host_bytes();
   return device.peak_bytes();
 }
 
@@ -141,7 +145,7 @@ int64_t values_of(const Component& component) {
 Planner::Decoders Planner::decoder_bytes() const {
   Decoders out;
   if (const Component* component = find(Role::video_vae)) {
-    const std::unique_ptr<Ops> counting = make_counting(in_.ops);
+    const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
     VideoVaeOptions options;
     options.compute = r_.vae_compute;
     options.encoder = false;
@@ -166,7 +170,7 @@ int64_t Planner::layers_of(Role role) const {
   options.compute = r_.compute;
   options.tap = in_.tap;
   options.vision = false;
-  const std::unique_ptr<Ops> counting = make_counting(in_.ops);
+  const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
   return load_conditioner(*counting, in_.files, options)->tap();
 }
 
@@ -257,6 +261,7 @@ Placement Planner::plan() {
   plan.dit_layers = std::max<int64_t>(plan.dit_layers, 0);
   fill(plan, text > 0 ? text_bytes(plan.text_layers) : 0, dit > 0 ? dit_bytes(plan.dit_layers) : 0, decoders);
   if (!fits || plan.peak > room) refuse(plan);
+  if (!device.is_host()) plan.host_bytes = kStagingBytes + std::max(text_host_, dit_host_);
   return plan;
 }
 
@@ -308,7 +313,7 @@ Json Placement::to_json() const {
   Json list = Json::array();
   for (const PlacementPhase& phase : phases) list.push(Json::object({{"phase", phase.name}, {"bytes", phase.bytes}}));
   Json json = Json::object({{"mode", name_of(mode)}, {"peak_bytes", peak}, {"available_bytes", available}});
-  json.set("decoders_first", decoders_first).set("kept", keep);
+  json.set("decoders_first", decoders_first).set("kept", keep).set("host_bytes", host_bytes);
   if (text_layers != kAllLayers) json.set("text_layers_resident", text_layers);
   if (dit_layers != kAllLayers) json.set("transformer_layers_resident", dit_layers);
   return json.set("phases", std::move(list));

@@ -161,7 +161,9 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   if (host) {
     plan.ram = memory_of(booking, base, extra);
   } else {
-    plan.ram = {{{"program", base}, {"frames, sound and encoder", extra}}, "run", base + extra, 0, false};
+    const int64_t streamed = engine.placement(resolved).host_bytes;
+    plan.ram = {{{"program", base}, {"frames, sound and encoder", extra}}, "run", base + extra + streamed, 0, false};
+    if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
   }
   plan.ram.limited = options.ram_limit > 0;
   const int64_t free_now = available_ram();
