@@ -6,7 +6,8 @@
 # usage: tools/gpu_check.sh [RESULTS]     the folder of logs and reports; default build/gpu_check
 # H3_GOLDEN names a folder of golden data beside tests/data/golden; H3_COMMIT the commit, where the sources are no repository
 # of their own; PEER_ROWS=1874,19300,37726 also times the same block in torch (bench/peer_torch.py); PACKED_FILE=1 also
-# packs a model of release size to a CMF file (14.5 GB) and renders it under caps, about a minute more.
+# packs a model of release size to a CMF file (14.5 GB) and renders it under caps, about a minute more; QUICK=1 leaves
+# the benches out, a minute and a half less.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD out=$(realpath -m "${1:-build/gpu_check}") start=$SECONDS
@@ -85,13 +86,15 @@ render clip --weights random -W 960 -H 544 --frames 124 --steps 4 --layers 50
 step "the longest clip on the largest canvas, two layers"
 render wide --weights random -W 1344 -H 768 --frames 362 --steps 1 --layers 2
 
-step "benches"
-bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
-bench step --layers 50 -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
-bench step --layers 50 -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
-bench step --layers 50 -W 960 -H 544 --frames 124 --precision fp8 --repeats 5 >"$out/bench_step_fp8_19300.json" 2>>"$out/bench.log"
-bench step --layers 50 -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
-bench vae --layers 36 -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
+if [ -z "${QUICK:-}" ]; then
+  step "benches"
+  bench() { timeout 100 "$h3" bench "$@" --device cuda:0 --json; }
+  bench step --layers 50 -W 512 -H 288 --frames 39 --precision bf16 --repeats 9 >"$out/bench_step_1874.json" 2>"$out/bench.log"
+  bench step --layers 50 -W 960 -H 544 --frames 124 --precision bf16 --repeats 5 >"$out/bench_step_19300.json" 2>>"$out/bench.log"
+  bench step --layers 50 -W 960 -H 544 --frames 124 --precision fp8 --repeats 5 >"$out/bench_step_fp8_19300.json" 2>>"$out/bench.log"
+  bench step --layers 50 -W 1344 -H 768 --frames 124 --precision bf16 --repeats 3 >"$out/bench_step_37726.json" 2>>"$out/bench.log"
+  bench vae --layers 36 -W 1344 -H 768 --frames 124 --precision f16 --repeats 3 >"$out/bench_vae.json" 2>>"$out/bench.log"
+fi
 if [ -n "${PEER_ROWS:-}" ]; then
   step "torch"
   timeout 150 python3 bench/peer_torch.py --rows "$PEER_ROWS" --modes compile --repeats 3 >"$out/peer.json" 2>"$out/peer.log"
