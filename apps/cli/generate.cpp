@@ -1,9 +1,8 @@
 // h3 generate and h3 rerun.
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 
 #include "apps/cli/command.h"
+#include "apps/cli/interrupt.h"
 #include "apps/cli/run_flags.h"
 #include "apps/cli/terminal.h"
 #include "base/error.h"
@@ -14,29 +13,6 @@
 
 namespace h3 {
 namespace {
-
-// The one piece of process state: a signal handler can reach nothing else. It asks the running request to stop; a
-// second Ctrl-C ends the process at once.
-std::atomic<Control*> g_running{nullptr};
-
-void on_interrupt(int signal) {
-  if (Control* const control = g_running.load()) control->request_stop();
-  std::signal(signal, SIG_DFL);
-}
-
-class Interruptible {
- public:
-  explicit Interruptible(Control& control) {
-    g_running.store(&control);
-    std::signal(SIGINT, on_interrupt);
-    std::signal(SIGTERM, on_interrupt);
-  }
-  ~Interruptible() {
-    std::signal(SIGINT, SIG_DFL);
-    std::signal(SIGTERM, SIG_DFL);
-    g_running.store(nullptr);
-  }
-};
 
 // What other programs need and this one has no use for, accepted where it means nothing and refused where it would.
 void check_foreign_flags(const Arguments& arguments) {
