@@ -180,7 +180,8 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   plan.shapes = booking.shapes;
   std::stable_sort(plan.shapes.begin(), plan.shapes.end(),
                    [](const ShapeUse& a, const ShapeUse& b) { return a.flop > b.flop; });
-  if (!options.time) return plan;
+  // The oracle beside a run is slow in its own way.
+  if (!options.time || plan.device.rfind("shadow(", 0) == 0) return plan;
   // What the model's code does itself (reading values, tokens, tables) the dry run has just done: its own time counts.
   const Rates rates = measure_rates(real, booking, options.fresh_rates);
   H3_ASSERT(booking.stages.size() == report.stages.size() + 1);
