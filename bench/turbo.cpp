@@ -11,10 +11,12 @@
 #include "base/control.h"
 #include "base/error.h"
 #include "bench/ops.h"
+#include "bench/synthetic_adapter.h"
 #include "bench/timing.h"
 #include "codec/noise.h"
 #include "model/dit/adapter.h"
 #include "model/dit/dit.h"
+#include "model/lora/adapter.h"
 #include "model/synthetic.h"
 #include "pipeline/step_runner.h"
 #include "sampling/rng.h"
@@ -178,15 +180,32 @@ namespace {
 class TracedRun {
  public:
   TracedRun(Ops& ops, Dit& dit, const DitConfig& config, const Schedule& schedule, int64_t rows, const Control& control)
-      : ops_(ops), schedule_(schedule), layout(layout_of(rows)), shape_(policy_shape(layout, config, DType::bf16, 27)) {
-    DitRequest request;
-    request.layout = &layout;
-    request.text = TorchGenerator(7).randn(layout.text_count() * config.text_dim);
-    request.video_times = schedule.video.time;
-    request.audio_times = schedule.audio.time;
-    session_ = dit.start(std::move(request), control);
+      : ops_(ops),
+        dit_(dit),
+        schedule_(schedule),
+        control_(control),
+        layout(layout_of(rows)),
+        shape_(policy_shape(layout, config, DType::bf16, 27)),
+        text_(TorchGenerator(7).randn(layout.text_count() * config.text_dim)) {
+    start({});
     xv_ = stream(shape_.video_rows, shape_.video_width, 8), vv_ = stream(shape_.video_rows, shape_.video_width, 8);
     xa_ = stream(shape_.audio_rows, shape_.audio_width, 9), va_ = stream(shape_.audio_rows, shape_.audio_width, 9);
+  }
+
+  void start(std::vector<AdapterUse> adapters) {
+    session_.reset();
+    DitRequest request;
+    request.layout = &layout;
+    request.text = text_;
+    request.video_times = schedule_.video.time;
+    request.audio_times = schedule_.audio.time;
+    request.adapters = std::move(adapters);
+    session_ = dit_.start(std::move(request), control_);
+  }
+
+  std::vector<float> velocity() {
+    session_->evaluate(0, xv_, xa_, vv_, va_);
+    return download_f32(vv_);
   }
 
   // The first evaluations of a trace, or of a run without a policy.
@@ -204,18 +223,60 @@ class TracedRun {
   }
 
   Ops& ops_;
+  Dit& dit_;
   const Schedule& schedule_;
+  const Control& control_;
 
  public:
   const PackedLayout layout;
 
  private:
   PolicyShape shape_;
+  std::vector<float> text_;
   std::unique_ptr<DitSession> session_;
   Tensor xv_, xa_, vv_, va_;
 };
 
 }  // namespace
+
+// Requests with one adapter, with none and with another in turns; what comes before the first evaluation is timed.
+// Error(data) when the evaluation without an adapter is not the same to the byte before, between and after.
+static void bench_switch(Ops& ops, const TurboBench& o, Dit& dit, TracedRun& run,
+                         const std::function<void(const Json&)>& emit) {
+  const Control control;
+  const std::vector<float> base = run.velocity();
+  std::vector<std::vector<AdapterUse>> adapters = {{}};
+  const double begin = clock_seconds();
+  for (const uint64_t seed : {1, 2}) {
+    const lora::Adapter adapter(lora::adapter_of(synthetic_adapter(dit.config(), LiveWeights::kRank, seed), "made up"),
+                                lora::TargetTable(dit.config()), {});
+    adapters.push_back({{dit.load_adapter(adapter, control), 1}});
+  }
+  ops.sync();
+  const double load = (clock_seconds() - begin) / 2;
+  std::vector<std::function<void()>> starts;
+  for (const size_t i : {0, 1, 0, 2}) {
+    starts.emplace_back([&, i] {
+      run.start(adapters[i]);
+      ops.sync();
+    });
+  }
+  const std::vector<std::vector<double>> seconds = time_in_turns(starts, o.repeats);
+  std::vector<std::vector<float>> velocities;
+  for (const std::function<void()>& start : starts) {
+    start();
+    velocities.push_back(run.velocity());
+  }
+  run.start({});
+  if (velocities[0] != base || velocities[2] != base || run.velocity() != base || velocities[1] == velocities[3]) {
+    fail(Code::data, "adapters of one request are seen in another");
+  }
+  Json row = Json::object({{"bench", "switch_adapter"}, {"layers", dit.config().layers}});
+  row.set("adapter_bytes", adapters[1][0].adapter->bytes()).set("load_s", load);
+  row.set("start_without_s", median_of(seconds[0]));
+  row.set("start_with_s", std::max(median_of(seconds[1]), median_of(seconds[3])));
+  emit(row.set("asked", "<= 0.05"));
+}
 
 // 27 evaluations of a short sequence as they are. Of a long one, which would take minutes: one that runs, and the
 // seven reuses that follow a run, from which the time of 27 and of 20 + 7 is added up.
@@ -226,6 +287,7 @@ static void bench_forced_trace(Ops& ops, const TurboBench& o, const std::functio
   const Schedule schedule = make_schedule("linspace", {.evaluations = 27});
   for (const int64_t rows : o.rows) {
     TracedRun traced(ops, *dit, config, schedule, rows, control);
+    if (rows < kShort) bench_switch(ops, o, *dit, traced, emit);
     Json row = Json::object({{"bench", "forced_trace"}, {"rows", traced.layout.rows}, {"layers", config.layers}});
     double full = 0, reused = 0;
     if (rows < kShort) {

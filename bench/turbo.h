@@ -19,10 +19,12 @@ struct TurboBench {
 };
 
 // One JSON object per measurement:
-//   a block with bf16 and with q4tp weights, without and with the branches of a LightX2V adapter (rank 128);
+//   a block with bf16, q4tp and fp8 weights, without and with the branches of a LightX2V adapter (rank 128);
 //   attention of a block at the largest number of rows, dense and sparse with a forced mask of 19.65 % exact blocks;
-//   27 evaluations, all run, against 20 run and 7 reused as a forced trace of the first-block cache says.
-// Error(data) when the sparse kernel with every block exact is not the dense one.
+//   27 evaluations, all run, against 20 run and 7 reused as a forced trace of the first-block cache says;
+//   what a request waits for when it brings another adapter than the one before.
+// Error(data) when the sparse kernel with every block exact is not the dense one, or an adapter leaves a trace in what
+// comes after it.
 void run_turbo_bench(const std::string& device, int threads, Log& log, const TurboBench& options,
                      const std::function<void(const Json&)>& emit);
 

@@ -51,10 +51,14 @@ Placement Engine::placement(const Resolved& r) {
   Placement plan;
   plan.keep = options_.keep;
   if (ops_.device().is_host() && !options_.budget.given()) return plan;
-  const std::string key = strf("%dx%dx%d e%d c%d v%d k%zu r%zu a%d p%zu %s", r.width, r.height, r.frames, r.evaluations,
-                               static_cast<int>(r.compute), static_cast<int>(r.vae_compute), r.keyframes.size(),
-                               r.references.size(), static_cast<int>(r.request.audio.value_or(true)),
-                               r.request.prompt.size() / 256, r.request.prompt_embeds.c_str());
+  const Acceleration& cheaper = acceleration_of(r);
+  std::string adapters = policy_text(cheaper.policy);
+  for (const AdapterChoice& adapter : cheaper.adapters) adapters += " " + adapter.id;
+  const std::string key =
+      strf("%dx%dx%d e%d c%d v%d k%zu r%zu a%d p%zu %s %s", r.width, r.height, r.frames, r.evaluations,
+           static_cast<int>(r.compute), static_cast<int>(r.vae_compute), r.keyframes.size(), r.references.size(),
+           static_cast<int>(r.request.audio.value_or(true)), r.request.prompt.size() / 256,
+           r.request.prompt_embeds.c_str(), adapters.c_str());
   if (const auto found = placements_.find(key); found != placements_.end()) return found->second;
   plan = plan_placement({.ops = ops_,
                          .files = files_,
@@ -62,6 +66,7 @@ Placement Engine::placement(const Resolved& r) {
                          .tap = options_.tap,
                          .budget = options_.budget,
                          .keep = options_.keep,
+                         .lora_partial = facts_.lora_partial,
                          .held = held_});
   placements_.emplace(key, plan);
   return plan;

@@ -14,7 +14,10 @@
 #include "model/vae/audio_vae.h"
 #include "model/vae/video_vae.h"
 #include "ops/counting.h"
+#include "pipeline/acceleration.h"
+#include "pipeline/adapters.h"
 #include "pipeline/conditions.h"
+#include "pipeline/step_runner.h"
 #include "sampling/schedule.h"
 
 namespace h3 {
@@ -59,7 +62,9 @@ PackedLayout layout_of(const Resolved& r, int64_t text_rows) {
 class Planner {
  public:
   explicit Planner(const PlacementInput& input)
-      : in_(input), r_(input.resolved), text_rows_(input.text_rows > 0 ? input.text_rows : text_rows_of(r_)) {}
+      : in_(input), r_(input.resolved), text_rows_(input.text_rows > 0 ? input.text_rows : text_rows_of(r_)) {
+    load_adapters();
+  }
 
   Placement plan();
 
@@ -69,6 +74,8 @@ class Planner {
     return in_.files.find_dit(r_.task == Task::ref2va ? Partition::ref2va : Partition::fl2va);
   }
   int64_t base(Compute compute) const { return in_.held + in_.ops.scratch_bytes(compute); }
+  void load_adapters();
+  DitOptions dit_options(int64_t layers) const;
   // Device bytes of a phase at its peak, beside `base`; 0 without the part.
   int64_t text_bytes(int64_t layers) const;
   int64_t dit_bytes(int64_t layers) const;
@@ -86,7 +93,33 @@ class Planner {
   int64_t text_rows_;
   mutable int64_t text_host_ = 0, dit_host_ = 0;  // of the last text_bytes and dit_bytes
   Control control_;
+  // The adapters of the request beside a transformer of their own, counted once.
+  std::unique_ptr<CountingOps> adapter_ops_;
+  std::unique_ptr<Dit> adapter_dit_;
+  std::vector<AdapterUse> adapters_;
+  int64_t adapter_bytes_ = 0;
 };
+
+DitOptions Planner::dit_options(int64_t layers) const {
+  DitOptions options;
+  options.compute = r_.compute;
+  options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
+  options.resident_layers = layers;
+  return options;
+}
+
+void Planner::load_adapters() {
+  const std::vector<AdapterChoice>& choices = acceleration_of(r_).adapters;
+  const Component* component = find(Role::dit);
+  if (choices.empty() || component == nullptr) return;
+  adapter_ops_ = make_counting(in_.ops);
+  adapter_dit_ = load_dit(*adapter_ops_, *component, dit_options(kAllLayers), control_);
+  const int64_t before = adapter_ops_->device().allocated_bytes();
+  AdapterShelf shelf;
+  shelf.read(choices, adapter_dit_->config(), in_.lora_partial);
+  adapters_ = shelf.load(*adapter_dit_, choices, control_);
+  adapter_bytes_ = adapter_ops_->device().allocated_bytes() - before;
+}
 
 int64_t Planner::text_bytes(int64_t layers) const {
   if (!r_.request.prompt_embeds.empty() || find(Role::conditioner) == nullptr) return 0;
@@ -109,11 +142,7 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   const Component* component = find(Role::dit);
   if (component == nullptr) return 0;
   const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
-  DitOptions options;
-  options.compute = r_.compute;
-  options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
-  options.resident_layers = layers;
-  const std::unique_ptr<Dit> dit = load_dit(*counting, *component, options, control_);
+  const std::unique_ptr<Dit> dit = load_dit(*counting, *component, dit_options(layers), control_);
   const PackedLayout layout = layout_of(r_, text_rows_);
   const Schedule schedule = make_schedule(r_.scheduler, {r_.evaluations, r_.video_shift, r_.audio_shift});
   DitRequest request;
@@ -123,13 +152,18 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   request.condition_audio.resize(static_cast<size_t>(layout.condition_audio_rows * kAudioRow));
   request.video_times = schedule.video.time;
   request.audio_times = schedule.audio.time;
+  request.adapters = adapters_;
+  request.sparse = acceleration_of(r_).sparse;
   const std::unique_ptr<DitSession> session = dit->start(std::move(request), control_);
+  const PolicyShape shape = policy_shape(layout, dit->config(), session->residual().type, schedule.evaluations());
+  const std::unique_ptr<StepPolicy> policy =
+      make_policy(*counting, acceleration_of(r_).policy, shape, schedule);  // what it keeps between evaluations
   // Latents and velocities, and what the samplers keep of them.
   Device& device = counting->device();
   const int64_t values = layout.target_video_rows() * kVideoRow + layout.target_audio_rows() * kAudioRow;
   const Tensor streams(device, DType::f32, {4 * values}, "latents");
   dit_host_ = counting->host_bytes();
-  return device.peak_bytes();
+  return device.peak_bytes() + adapter_bytes_;
 }
 
 int64_t values_of(const Component& component) {
@@ -192,6 +226,7 @@ int64_t Planner::fitting(int64_t count, int64_t room, const std::function<int64_
 
 void Planner::fill(Placement& plan, int64_t text, int64_t dit, const Decoders& decoders) const {
   const int64_t beside = plan.decoders_first ? decoders.held : 0;
+  plan.adapters = adapter_bytes_;
   plan.phases.clear();
   if (text > 0) plan.phases.push_back({"encode text", base(r_.compute) + text});
   if (dit > 0) plan.phases.push_back({"denoise", base(r_.compute) + dit + beside});
@@ -314,6 +349,7 @@ Json Placement::to_json() const {
   for (const PlacementPhase& phase : phases) list.push(Json::object({{"phase", phase.name}, {"bytes", phase.bytes}}));
   Json json = Json::object({{"mode", name_of(mode)}, {"peak_bytes", peak}, {"available_bytes", available}});
   json.set("decoders_first", decoders_first).set("kept", keep).set("host_bytes", host_bytes);
+  if (adapters > 0) json.set("adapters_bytes", adapters);
   if (text_layers != kAllLayers) json.set("text_layers_resident", text_layers);
   if (dit_layers != kAllLayers) json.set("transformer_layers_resident", dit_layers);
   return json.set("phases", std::move(list));

@@ -108,6 +108,7 @@ MemoryPlan card_memory(Engine& engine, const Resolved& resolved, int64_t limit) 
     plan.parts.push_back({phase.name, phase.bytes});
     if (phase.bytes == placement.peak) plan.peak_stage = phase.name;
   }
+  if (placement.adapters > 0) plan.parts.push_back({"adapters, within denoise", placement.adapters});
   return plan;
 }
 
@@ -180,8 +181,7 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   plan.shapes = booking.shapes;
   std::stable_sort(plan.shapes.begin(), plan.shapes.end(),
                    [](const ShapeUse& a, const ShapeUse& b) { return a.flop > b.flop; });
-  // The oracle beside a run is slow in its own way.
-  if (!options.time || plan.device.rfind("shadow(", 0) == 0) return plan;
+  if (!options.time) return plan;
   // What the model's code does itself (reading values, tokens, tables) the dry run has just done: its own time counts.
   const Rates rates = measure_rates(real, booking, options.fresh_rates);
   H3_ASSERT(booking.stages.size() == report.stages.size() + 1);

@@ -70,15 +70,11 @@ Outcome ProgramTest::run(const std::vector<std::string>& arguments, const RunOpt
   int status = 0;
   const Clock::time_point start = Clock::now();
   Clock::time_point sent = start;
-  bool waiting = !options.interrupt_at.empty() || !options.interrupt_at_file.empty();
-  const auto due = [&] {
-    return options.interrupt_at_file.empty() ? slurp(err).find(options.interrupt_at) != std::string::npos
-                                             : fs::exists(folder_ / options.interrupt_at_file);
-  };
+  bool waiting = !options.interrupt_at.empty();
   while (::waitpid(child, &status, WNOHANG) == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (waiting && due()) {
-      ::kill(child, options.signal);
+    if (waiting && slurp(err).find(options.interrupt_at) != std::string::npos) {
+      ::kill(child, SIGINT);
       sent = Clock::now();
       waiting = false;
     }

@@ -6,6 +6,6 @@
 
 namespace h3 {
 
-DryRules cpu_dry_rules(Context& context, const std::string& forced_linear);
+DryRules cpu_dry_rules(Context& context);
 
 }  // namespace h3

@@ -137,6 +137,53 @@ TEST_F(LiveAdapterTest, SwitchingLeavesTheBaseAsItWas) {
   }
 }
 
+// Two requests on one transformer, evaluation by evaluation in turns: each has the bytes it has alone.
+TEST_F(LiveAdapterTest, InterleavedRequestsAreTwoSeparateOnes) {
+  const std::unique_ptr<Dit> dit = load(toy_source());
+  const auto a = dit->load_adapter(adapter(5), control_), b = dit->load_adapter(adapter(6), control_);
+  struct Request {
+    std::unique_ptr<DitSession> session;
+    Tensor video, audio, vv, va;
+    std::vector<Velocity> seen;
+  };
+  const auto begin = [&](std::vector<AdapterUse> uses, uint64_t seed) {
+    TorchGenerator generator(seed);
+    const auto rows = [&](int64_t count, int64_t width) {
+      return upload_f32(ops_->device(), generator.randn(count * width).data(), {count, width}, DType::f32, "rows");
+    };
+    DitRequest request;
+    request.layout = &layout_;
+    request.text = generator.randn(layout_.text_count() * ToySize().text);
+    request.video_times = {0.25f, 0.5f, 0.75f};
+    request.audio_times = {0.5f, 0.6f, 0.7f};
+    request.adapters = std::move(uses);
+    Request out;
+    out.video = rows(layout_.target_video_rows(), ToySize().video_row);
+    out.audio = rows(layout_.target_audio_rows(), ToySize().audio_row);
+    out.vv = rows(layout_.target_video_rows(), ToySize().video_row);
+    out.va = rows(layout_.target_audio_rows(), ToySize().audio_row);
+    out.session = dit->start(std::move(request), control_);
+    return out;
+  };
+  const auto evaluate = [](Request& r, int step) {
+    r.session->evaluate(step, r.video, r.audio, r.vv, r.va);
+    r.seen.push_back({download_f32(r.vv), download_f32(r.va)});
+  };
+  const std::vector<std::vector<AdapterUse>> uses = {{{a, 1}}, {{b, 0.5f}, {a, -1}}, {}};
+  std::vector<std::vector<Velocity>> alone;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    Request request = begin(uses[i], i);
+    for (int step = 0; step < 3; ++step) evaluate(request, step);
+    alone.push_back(request.seen);
+  }
+  std::vector<Request> together;
+  for (size_t i = 0; i < uses.size(); ++i) together.push_back(begin(uses[i], i));
+  for (int step = 0; step < 3; ++step) {
+    for (Request& request : together) evaluate(request, step);
+  }
+  for (size_t i = 0; i < uses.size(); ++i) EXPECT_EQ(together[i].seen, alone[i]) << i;
+}
+
 // silu(temb(t)) on a grid of t, [points, width], as the adapter's neighbour file has it.
 std::vector<float> silu_grid(Ops& ops, const dit::Source& source, int64_t points) {
   std::vector<float> times;

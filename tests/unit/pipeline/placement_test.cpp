@@ -4,11 +4,13 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <span>
 
 #include "backends/list.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "pipeline/engine.h"
+#include "store/tensor_source.h"
 
 namespace h3 {
 namespace {
@@ -100,6 +102,41 @@ TEST_F(PlacementTest, KeptPartsGoWhereTheyDoNotFitTogether) {
   const Placement alone = tight->placement(request(*tight));
   EXPECT_FALSE(alone.keep);
   EXPECT_LT(alone.peak, together.peak);
+}
+
+// Live adapters and what a step policy keeps between evaluations are planned.
+TEST_F(PlacementTest, AdaptersAndPoliciesAreInThePlan) {
+  constexpr int64_t kRank = 64, kInner = 512, kHidden = 256;  // of the demo model
+  const std::string path = ::testing::TempDir() + "h3_planned_adapter.safetensors";
+  const std::vector<float> values(static_cast<size_t>(kRank * kInner), 0.001f);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+  std::vector<TensorToWrite> tensors;
+  for (const char* module : {"blocks.0.attn.out_proj", "blocks.5.attn.out_proj"}) {
+    tensors.push_back({std::string(module) + ".lora_A.weight", Format::f32, {kRank, kInner}, bytes});
+    tensors.push_back(
+        {std::string(module) + ".lora_B.weight", Format::f32, {kHidden, kRank}, bytes.first(4 * kHidden * kRank)});
+  }
+  write_safetensors(path, tensors, {});
+  const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
+  const auto with = [&](bool adapter, const std::string& cache) {
+    Request asked;
+    asked.prompt = "a red ball";
+    asked.width = asked.height = 32;
+    asked.frames = 5;
+    asked.steps = 6;
+    asked.cache = cache;
+    if (adapter) asked.adapters = {{path, 1}};
+    return resolve(asked, engine->facts());
+  };
+  const Placement plain = engine->placement(with(false, "")), adapted = engine->placement(with(true, ""));
+  const Placement cached = engine->placement(with(true, "first-block"));
+  EXPECT_EQ(plain.adapters, 0);
+  EXPECT_GE(adapted.adapters, 4 * 2 * kRank * (kInner + kHidden));
+  EXPECT_GE(adapted.peak, plain.peak + adapted.adapters);
+  EXPECT_GT(cached.peak, adapted.peak);
+  const std::unique_ptr<Engine> tight = engine_with({.mode = PlanMode::resident, .ram = cached.peak - 1});
+  EXPECT_THROW(run(*tight, with(true, "first-block")), Error);
+  std::remove(path.c_str());
 }
 
 // Whatever allocation fails, the run ends with an error that names it, leaves nothing behind, and the next one works.

@@ -1,78 +1,129 @@
 // y += scale * x W^T in bf16 on tensor cores, for the narrow products of low-rank branches: y is read and written once,
-// and rounded once. cuBLASLt rounds the product before it adds what y held, which ops.h does not allow.
+// and rounded once. cuBLASLt rounds the product before it adds what y held, which ops.h does not allow. The memory that
+// y takes sets the pace: its tile is on its way while the products are made, and moves in 16-byte pieces.
 #include "backends/cuda/kernels/mma.cuh"
 
 namespace h3::cuda {
 namespace {
 
-constexpr int kTile = 128;        // rows and outputs of a block
-constexpr int kDepth = 64;        // of a step
+constexpr int kTile = 128;          // rows and outputs of a block
+constexpr int kDepth = 64;          // of a step; two are in shared memory
 constexpr int kPitch = kDepth + 8;  // of a row in shared memory: no bank conflicts
-constexpr int kThreads = 256;     // eight warps of 32 rows x 64 outputs
+constexpr int kYPitch = kTile + 8;
+constexpr int kThreads = 256;  // eight warps of 32 rows x 64 outputs
+constexpr size_t kSharedBytes = (size_t{4} * kTile * kPitch + size_t{kTile} * kYPitch) * sizeof(bf16);
 
-// Rows [first, first + 128) and columns [k, k + 64) of [rows, depth], zeros beyond. kVec: 16-byte loads.
-template <bool kVec>
-__device__ void load_step(bf16* tile, const bf16* base, int64_t stride, int64_t first, int64_t rows, int64_t k,
-                          int64_t depth) {
-  for (int i = threadIdx.x; i < kTile * (kDepth / 8); i += kThreads) {
-    const int row = i / (kDepth / 8), column = i % (kDepth / 8) * 8;
-    const bf16* from = base + (first + row) * stride + k + column;
-    bf16* to = tile + row * kPitch + column;
-    const int64_t inside = first + row < rows ? depth - k - column : 0;
-    if (kVec && inside >= 8) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-      continue;
+struct AddArgs {
+  const bf16 *w, *x;
+  bf16* y;
+  int64_t x_stride, y_stride, rows, outs, depth;
+  float scale;
+};
+
+// Rows [first, first + 128) and kColumns columns from `column0` of [rows, columns] into shared memory, zeros beyond.
+// kVec: 16-byte asynchronous copies.
+template <int kColumns, bool kVec>
+__device__ void load_rows(bf16* tile, const bf16* base, int64_t stride, int64_t first, int64_t rows, int64_t column0,
+                          int64_t columns) {
+  for (int i = threadIdx.x; i < kTile * (kColumns / 8); i += kThreads) {
+    const int row = i / (kColumns / 8), column = i % (kColumns / 8) * 8;
+    const bf16* from = base + (first + row) * stride + column0 + column;
+    bf16* to = tile + row * (kColumns + 8) + column;
+    const int64_t inside = first + row < rows ? columns - column0 - column : 0;
+    if constexpr (kVec) {
+      const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(inside > 0 ? from : base),
+                   "r"(inside > 0 ? 16 : 0));
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) to[e] = e < inside ? from[e] : bf16(0.0f);
+    }
+  }
+}
+
+__device__ inline void copies_end() { asm volatile("cp.async.commit_group;"); }
+template <int kPending>
+__device__ inline void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
+}
+
+__device__ inline void multiply_step(float (&sum)[2][8][4], const bf16* left, const bf16* right, int warp_row,
+                                     int warp_out) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 0; step < kDepth; step += 16) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      ldmatrix4(a[i], left + (warp_row + 16 * i + lane % 16) * kPitch + step + lane / 16 * 8);
     }
 #pragma unroll
-    for (int e = 0; e < 8; ++e) to[e] = e < inside ? from[e] : bf16(0.0f);
+    for (int j = 0; j < 4; ++j) {
+      uint32_t b[4];
+      ldmatrix4(b, right + (warp_out + 16 * j + lane % 8 + lane / 16 * 8) * kPitch + step + lane / 8 % 2 * 8);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma_16816<bf16>(sum[i][2 * j], a[i], b[0], b[1]);
+        mma_16816<bf16>(sum[i][2 * j + 1], a[i], b[2], b[3]);
+      }
+    }
   }
 }
 
 template <bool kVec>
-__global__ void __launch_bounds__(kThreads, 2)
-    linear_add_kernel(const bf16* w, const bf16* x, int64_t x_stride, bf16* y, int64_t y_stride, int64_t rows,
-                      int64_t outs, int64_t depth, float scale) {
-  __shared__ __align__(16) bf16 left[kTile * kPitch], right[kTile * kPitch];
+__global__ void __launch_bounds__(kThreads, 2) linear_add_kernel(AddArgs a) {
+  extern __shared__ __align__(16) char raw[];
+  bf16* const steps = reinterpret_cast<bf16*>(raw);  // two pairs of x and w
+  bf16* const held = steps + 4 * kTile * kPitch;     // y
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t o0 = int64_t{blockIdx.x} * kTile, r0 = int64_t{blockIdx.y} * kTile;
   const int warp_row = warp / 2 * 32, warp_out = warp % 2 * 64;
+  const auto load = [&](int64_t k, int slot) {
+    bf16* const pair = steps + slot * 2 * kTile * kPitch;
+    load_rows<kDepth, kVec>(pair, a.x, a.x_stride, r0, a.rows, k, a.depth);
+    load_rows<kDepth, kVec>(pair + kTile * kPitch, a.w, a.depth, o0, a.outs, k, a.depth);
+  };
+  load(0, 0);
+  copies_end();
+  load_rows<kTile, kVec>(held, a.y, a.y_stride, r0, a.rows, o0, a.outs);  // in the group of the second step
   float sum[2][8][4] = {};
-  for (int64_t k = 0; k < depth; k += kDepth) {
-    load_step<kVec>(left, x, x_stride, r0, rows, k, depth);
-    load_step<kVec>(right, w, depth, o0, outs, k, depth);
+  for (int64_t k = 0; k < a.depth; k += kDepth) {
+    const int slot = static_cast<int>(k / kDepth % 2);
+    if (k + kDepth < a.depth) load(k + kDepth, slot ^ 1);
+    copies_end();
+    copies_wait<1>();
     __syncthreads();
-#pragma unroll
-    for (int step = 0; step < kDepth; step += 16) {
-      uint32_t a[2][4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        ldmatrix4(a[i], left + (warp_row + 16 * i + lane % 16) * kPitch + step + lane / 16 * 8);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        uint32_t b[4];
-        ldmatrix4(b, right + (warp_out + 16 * j + lane % 8 + lane / 16 * 8) * kPitch + step + lane / 8 % 2 * 8);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          mma_16816<bf16>(sum[i][2 * j], a[i], b[0], b[1]);
-          mma_16816<bf16>(sum[i][2 * j + 1], a[i], b[2], b[3]);
-        }
-      }
-    }
+    const bf16* const pair = steps + slot * 2 * kTile * kPitch;
+    multiply_step(sum, pair, pair + kTile * kPitch, warp_row, warp_out);
     __syncthreads();
   }
+  copies_wait<0>();
+  __syncthreads();
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int64_t r = r0 + warp_row + 16 * i + lane / 4 + e / 2 * 8;
-        const int64_t o = o0 + warp_out + 8 * j + lane % 4 * 2 + e % 2;
-        if (r >= rows || o >= outs) continue;
-        bf16& out = y[r * y_stride + o];
-        out = from_float<bf16>(to_float(out) + scale * sum[i][j][e]);
+      for (int half = 0; half < 2; ++half) {
+        bf16* const at = held + (warp_row + 16 * i + lane / 4 + half * 8) * kYPitch + warp_out + 8 * j + lane % 4 * 2;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          at[e] = from_float<bf16>(to_float(at[e]) + a.scale * sum[i][j][2 * half + e]);
+        }
       }
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kTile * (kTile / 8); i += kThreads) {
+    const int row = i / (kTile / 8), column = i % (kTile / 8) * 8;
+    if (r0 + row >= a.rows) continue;
+    const bf16* const from = held + row * kYPitch + column;
+    bf16* const to = a.y + (r0 + row) * a.y_stride + o0 + column;
+    const int64_t inside = a.outs - o0 - column;
+    if constexpr (kVec) {
+      if (inside > 0) *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int e = 0; e < 8 && e < inside; ++e) to[e] = from[e];
     }
   }
 }
@@ -80,14 +131,20 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace
 
 void linear_add_bf16(cudaStream_t stream, const void* w, const View& x, float scale, const View& y) {
-  const int64_t depth = x.dim[1];
-  const bool vectors = vectorises(x) && reinterpret_cast<uintptr_t>(w) % 16 == 0;
-  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(y.dim[1], kTile)),
-                               static_cast<unsigned>(ceil_div(y.dim[0], kTile))),
-                          dim3(kThreads), 0};
-  launch(stream, "linear_add", vectors ? linear_add_kernel<true> : linear_add_kernel<false>, shape,
-         static_cast<const bf16*>(w), as<const bf16>(x), x.stride[0], as<bf16>(y), y.stride[0], y.dim[0], y.dim[1],
-         depth, scale);
+  const AddArgs a{.w = static_cast<const bf16*>(w),
+                  .x = as<const bf16>(x),
+                  .y = as<bf16>(y),
+                  .x_stride = x.stride[0],
+                  .y_stride = y.stride[0],
+                  .rows = y.dim[0],
+                  .outs = y.dim[1],
+                  .depth = x.dim[1],
+                  .scale = scale};
+  const bool vectors = vectorises(x) && vectorises(y) && reinterpret_cast<uintptr_t>(w) % 16 == 0;
+  const LaunchShape shape{
+      dim3(static_cast<unsigned>(ceil_div(a.outs, kTile)), static_cast<unsigned>(ceil_div(a.rows, kTile))),
+      dim3(kThreads), kSharedBytes};
+  launch(stream, "linear_add", vectors ? linear_add_kernel<true> : linear_add_kernel<false>, shape, a);
 }
 
 }  // namespace h3::cuda

@@ -22,7 +22,7 @@ struct Sparse {
   char *kc, *vc;
   float* statistics;
   uint32_t* chosen;  // [heads, blocks, words]: bit n % 32 of word n / 32 = key block n is exact
-  uint16_t* list;    // [heads, blocks, blocks]: the exact blocks in order
+  uint16_t* list;    // [heads, blocks, blocks]: the exact blocks in order; null for sparse_hopper
   int32_t* count;    // [heads, blocks]
   int32_t* total;    // or null
 };
@@ -32,8 +32,9 @@ __host__ __device__ inline int sparse_length(const Sparse& a, int64_t n) {
   return static_cast<int>(left < kSparseRows ? left : kSparseRows);
 }
 
-// The last step in bf16, from summaries and choices to the output, on cards of compute capability 9.0. False, and
-// nothing done, when the card, the build, the head size or the strides are others.
-bool sparse_hopper(cudaStream_t stream, const Sparse& a);
+// The last step, from summaries and choices to the output, by tensor maps and wgmma: whether card, build, type, head
+// size and strides allow it, and the step.
+bool sparse_hopper_takes(const Sparse& a, DType type);
+void sparse_hopper(cudaStream_t stream, const Sparse& a);
 
 }  // namespace h3::cuda

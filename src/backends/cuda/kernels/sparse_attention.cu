@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(256) choose_kernel(Sparse a) {
   int found = 0;
   for (int64_t word = 0; word < a.words; ++word) {
     const uint32_t bits = chosen[word];
-    if ((bits >> lane & 1) != 0) {
+    if (a.list != nullptr && (bits >> lane & 1) != 0) {
       list[found + __popc(bits & ((1u << lane) - 1))] = static_cast<uint16_t>(word * 32 + lane);
     }
     found += __popc(bits);
@@ -428,7 +428,7 @@ void launch_sparse(cudaStream_t stream, const Sparse& a) {
   launch(stream, "sparse_statistics", statistics_kernel<T>, LaunchShape{dim3(heads), dim3(128), 0}, a);
   launch(stream, "sparse_choose", choose_kernel<T>, LaunchShape{dim3(blocks, heads), dim3(256), 0}, a);
   if constexpr (!std::is_same_v<T, float>) {
-    if (std::is_same_v<T, bf16> && sparse_hopper(stream, a)) return;
+    if (a.list == nullptr) return sparse_hopper(stream, a);
     if (a.d == kDim) {
       const LaunchShape shape{dim3(blocks, heads), dim3(kTileThreads), size_t{5} * kTile * sizeof(T)};
       if (vector_loads(a))
@@ -453,14 +453,14 @@ struct Pieces {
   }
 };
 
-int64_t place(Sparse& a, char* base, int64_t element) {
+int64_t place(Sparse& a, bool hopper, char* base, int64_t element) {
   Pieces pieces{base};
   const int64_t pairs = a.heads * a.blocks;
   pieces.take(a.kc, pairs * a.d, element);
   pieces.take(a.vc, pairs * a.d, element);
   pieces.take(a.statistics, int64_t{2} * a.heads * a.d);
   pieces.take(a.chosen, pairs * a.words);
-  pieces.take(a.list, pairs * a.blocks);
+  if (!hopper) pieces.take(a.list, pairs * a.blocks);
   pieces.take(a.count, pairs);
   return pieces.used;
 }
@@ -495,8 +495,9 @@ void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
     a.mask_column = in.mask.stride[1];
   }
   if (!in.exact_blocks.empty()) a.total = as<int32_t>(in.exact_blocks);
-  const int64_t element = size_of(q.type), bytes = place(a, nullptr, element);
-  place(a, static_cast<char*>(scratch(kSparseSlot, bytes)), element);
+  const bool hopper = sparse_hopper_takes(a, q.type);
+  const int64_t element = size_of(q.type), bytes = place(a, hopper, nullptr, element);
+  place(a, hopper, static_cast<char*>(scratch(kSparseSlot, bytes)), element);
   H3_FLOAT_TYPE(q.type, launch_sparse<T>(stream(), a);)
 }
 

@@ -304,15 +304,17 @@ EncodeTiled encode_tiled() {
   return encode;
 }
 
-// [heads, rows, 128] bf16 as boxes of one block of rows of one head, halves of 64 channels apart. False: strides that a
-// map cannot hold.
-bool describe(CUtensorMap& map, const void* base, int64_t rows, int64_t row, int heads, int64_t head) {
+// [heads, rows, 128] bf16 as boxes of one block of rows of one head, halves of 64 channels apart.
+CUtensorMap boxes_of(const void* base, int64_t rows, int64_t row, int heads, int64_t head) {
   const cuuint64_t sizes[] = {64, static_cast<cuuint64_t>(rows), 2, static_cast<cuuint64_t>(heads)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(row * 2), 128, static_cast<cuuint64_t>(head * 2)};  // bytes
   const cuuint32_t box[] = {64, kSparseRows, 2, 1}, steps[] = {1, 1, 1, 1};
-  return encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), sizes, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  CUtensorMap map;
+  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), sizes,
+                                         strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) fail(Code::device, "sparse attention: the driver refused a tensor map (%d)", status);
+  return map;
 }
 
 bool built_for_this_card() {
@@ -329,27 +331,26 @@ bool built_for_this_card() {
 
 }  // namespace
 
-bool sparse_hopper(cudaStream_t stream, const Sparse& a) {
+bool sparse_hopper_takes(const Sparse& a, DType type) {
   const int64_t strides = a.q_row | a.q_head | a.k_row | a.k_head | a.v_row | a.v_head;
   const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(a.q) | reinterpret_cast<uintptr_t>(a.k) | reinterpret_cast<uintptr_t>(a.v);
   const bool reads = strides % 8 == 0 && addresses % 16 == 0;
   const bool writes = (a.o_row | a.o_head) % 2 == 0 && reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
-  if (a.d != kSparseDim || !reads || !writes) return false;
-  if (!built_for_this_card() || encode_tiled() == nullptr) return false;
-  Maps maps;
+  if (type != DType::bf16 || a.d != kSparseDim || !reads || !writes) return false;
+  return built_for_this_card() && encode_tiled() != nullptr;
+}
+
+void sparse_hopper(cudaStream_t stream, const Sparse& a) {
   const int64_t summary_head = a.blocks * kSparseDim;
-  if (!describe(maps.q, a.q, a.rows, a.q_row, a.heads, a.q_head) ||
-      !describe(maps.k, a.k, a.rows, a.k_row, a.heads, a.k_head) ||
-      !describe(maps.v, a.v, a.rows, a.v_row, a.heads, a.v_head) ||
-      !describe(maps.kc, a.kc, a.blocks, kSparseDim, a.heads, summary_head) ||
-      !describe(maps.vc, a.vc, a.blocks, kSparseDim, a.heads, summary_head)) {
-    return false;
-  }
+  const Maps maps{.q = boxes_of(a.q, a.rows, a.q_row, a.heads, a.q_head),
+                  .k = boxes_of(a.k, a.rows, a.k_row, a.heads, a.k_head),
+                  .v = boxes_of(a.v, a.rows, a.v_row, a.heads, a.v_head),
+                  .kc = boxes_of(a.kc, a.blocks, kSparseDim, a.heads, summary_head),
+                  .vc = boxes_of(a.vc, a.blocks, kSparseDim, a.heads, summary_head)};
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.blocks, kGroups)), static_cast<unsigned>(a.heads)),
                           dim3(kThreads), kSharedBytes};
   launch(stream, "sparse_attention", sparse_hopper_kernel, shape, maps, a);
-  return true;
 }
 
 }  // namespace h3::cuda
