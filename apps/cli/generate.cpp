@@ -222,9 +222,15 @@ int run_plan(Arguments& arguments) {
   const Resolved resolved = session.resolve(request);
   const RunPlan plan = session.plan(resolved, true);
   if (arguments.on("json")) {
-    std::printf("%s\n", plan.to_json().dump(1).c_str());
+    Json json = plan.to_json(), warnings = Json::array();
+    for (const std::string& warning : resolved.warnings) warnings.push(warning);
+    json.set("prompt_tokens", resolved.prompt_tokens < 0 ? Json() : Json(resolved.prompt_tokens));
+    std::printf("%s\n", json.set("warnings", std::move(warnings)).dump(1).c_str());
   } else {
     tell_before(terminal, resolved, session);
+    if (resolved.prompt_tokens >= 0) {
+      std::printf("prompt     %lld tokens\n", static_cast<long long>(resolved.prompt_tokens));
+    }
     std::printf("clip       %dx%d, %d frames, %d evaluations, %s\n%s", resolved.width, resolved.height, resolved.frames,
                 resolved.evaluations, resolved.request.precision.c_str(),
                 plan.to_text(arguments.on("explain")).c_str());

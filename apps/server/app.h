@@ -6,6 +6,7 @@
 #include "apps/server/conditioner.h"
 #include "apps/server/dispatcher.h"
 #include "apps/server/fields.h"
+#include "apps/server/forecast.h"
 #include "apps/server/rewriter.h"
 #include "apps/server/serve.h"
 
@@ -24,6 +25,7 @@ struct App {
   Metrics metrics;
   JobBook book;
   Dispatcher dispatcher;
+  Forecast forecast;
   std::atomic<int> streams{0};
   std::function<int()> connections;  // set when the server listens
 };

@@ -22,12 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Which third of a job a stage belongs to.
-const char* phase_of(const std::string& stage) {
-  if (stage == "denoise") return "denoise";
-  return stage.rfind("decode", 0) == 0 ? "decode" : "prepare";
-}
-
 }  // namespace
 
 Dispatcher::Dispatcher(const DispatcherOptions& options, JobBook& book, const DispatcherParts& parts, Log& log)
@@ -66,6 +60,13 @@ WorkerState Dispatcher::state() const {
   return state_;
 }
 
+std::optional<PlanMachine> Dispatcher::machine() const {
+  const std::lock_guard lock(mutex_);
+  std::optional<PlanMachine> machine = machine_;
+  if (machine && machine->ram == 0) machine->ram = ram_for(anonymous_bytes(static_cast<int>(state_.pid)));
+  return machine;
+}
+
 void Dispatcher::drain_wake() {
   eventfd_t count = 0;
   ::eventfd_read(wake_fd_, &count);
@@ -79,8 +80,8 @@ void Dispatcher::loop() {
       if (const std::shared_ptr<const Job> job = book_.take(0.5)) {
         run(job);
         book_.retain();
-      } else if (!worker_->channel().receive(0) && worker_->channel().closed()) {
-        lose_worker("it ended between jobs: " + worker_->how_it_ended(), "crash");
+      } else {
+        listen();
       }
       if (seconds_since(retained) > 600) {
         book_.retain();
@@ -158,6 +159,18 @@ void Dispatcher::lose_worker(const std::string& reason, const char* label) {
   state_.ready = false;
   state_.problem = "the worker is started again: " + reason;
   ++state_.restarts;
+}
+
+void Dispatcher::listen() {
+  while (const std::optional<Json> message = worker_->channel().receive(0)) news(*message);
+  if (worker_->channel().closed()) lose_worker("it ended between jobs: " + worker_->how_it_ended(), "crash");
+}
+
+bool Dispatcher::news(const Json& message) {
+  if (message.at("event").as_string() != "machine") return false;
+  const std::lock_guard lock(mutex_);
+  machine_ = machine_from_json(message.at("machine"));
+  return true;
 }
 
 // ---- one job --------------------------------------------------------------------------------------------------------
@@ -248,7 +261,7 @@ void Dispatcher::run(const std::shared_ptr<const Job>& job) {
       stop_sent = true;
       stop_time = Clock::now();
     }
-    if (message && handle(*job, *message)) return;
+    if (message && !news(*message) && handle(*job, *message)) return;
     if (!message && channel.closed()) return worker_died(*job);
     if (stop_sent && seconds_since(stop_time) > options_.stop_seconds) {
       lose_worker("it did not stop when a job was cancelled", "hung");

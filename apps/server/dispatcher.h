@@ -4,10 +4,12 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "apps/server/forecast.h"
 #include "apps/server/job_book.h"
 #include "apps/server/metrics.h"
 #include "apps/server/paths.h"
@@ -50,6 +52,8 @@ class Dispatcher {
   // Ends the worker; a running job goes back to the queue.
   void stop();
   WorkerState state() const;
+  // The worker's device, for plans; none until it has measured it.
+  std::optional<PlanMachine> machine() const;
   // Called on the dispatcher's thread when the very first worker refuses its flags or files: nothing will ever run.
   std::function<void(const std::string& message)> on_hopeless;
 
@@ -57,6 +61,8 @@ class Dispatcher {
   void loop();
   bool ensure_worker();
   void lose_worker(const std::string& reason, const char* label);
+  void listen();  // between jobs
+  bool news(const Json& message);  // true when the message was about the worker itself
   void run(const std::shared_ptr<const Job>& job);
   void enter(const Job& job, const char* stage);
   bool rewrite(const std::shared_ptr<const Job>& job, Json& request);
@@ -88,6 +94,7 @@ class Dispatcher {
   Live live_;  // of the running job
   mutable std::mutex mutex_;
   WorkerState state_;
+  std::optional<PlanMachine> machine_;
   std::thread thread_;
 };
 

@@ -21,6 +21,11 @@ Work work_of(const Job& job) {
   return work_of(job.width, job.height, job.frames, job.evaluations, static_cast<int>(job.inputs.size()));
 }
 
+const char* phase_of(const std::string& stage) {
+  if (stage == "denoise") return "denoise";
+  return stage.rfind("decode", 0) == 0 ? "decode" : "prepare";
+}
+
 void Estimator::learn(const Work& work, const Json& report) {
   const Json* const stages = report.find("stages");
   if (stages == nullptr || work.evaluations <= 0) return;

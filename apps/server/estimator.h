@@ -20,6 +20,9 @@ struct Work {
 Work work_of(int width, int height, int frames, int evaluations, int keyframes);
 Work work_of(const Job& job);
 
+// Which part of a job a stage belongs to: "prepare", "denoise" or "decode".
+const char* phase_of(const std::string& stage);
+
 struct Estimate {
   double seconds = -1;  // -1 = nothing is known yet
   std::map<std::string, double> stages;

@@ -15,9 +15,16 @@ constexpr Route kRoutes[] = {
      "the clip itself, with x-inference-time-s, x-peak-memory-mb, X-Stage-Durations and X-Video-Id",
      "Make a clip and wait for it. Closing the connection cancels it.", "400, 401, 403, 413, 415, 500, 503"},
     {"POST", "/v1/videos/estimate", "Clips", estimate_video, false, "clip", "",
-     "the resolved request, seconds of work and of waiting",
-     "What a request would do and how long it would take; queues nothing.",
+     "the resolved request, seconds of work and of waiting, memory at its peak and whether it fits, tokens of the "
+     "prompt",
+     "What a request would do, how long it would take and what it would hold; queues nothing.",
      "400, 401, 403, 413, 415"},
+    {"POST", "/v1/lint", "Clips", lint_prompt, false,
+     "prompt; of the clip it is for: seconds or num_frames, size, keyframes (how many), and pictures, videos and "
+     "audios (how many of each are given as references)", "",
+     "tokens (with keyframes), prompt_tokens, token_limit, spoken_words, spoken_characters, speech_seconds (2.5 words "
+     "or 4.5 characters a second), clip_seconds, and hints: {level: error, warning or advice, code, message, found}",
+     "What a prompt will mean to the model, while it is written.", "400, 401, 413, 415"},
     {"POST", "/v1/videos/embeddings", "Clips", create_embeddings, false, "clip", "",
      "safetensors with prompt_embeds and text_token_tags, as `--dump text=FILE` writes them",
      "Encode a prompt with its keyframes for another server (--conditioner).",

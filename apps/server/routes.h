@@ -33,6 +33,7 @@ HttpResponse create_video(App& app, const HttpRequest& request);
 HttpResponse create_video_sync(App& app, const HttpRequest& request);
 HttpResponse create_embeddings(App& app, const HttpRequest& request);
 HttpResponse estimate_video(App& app, const HttpRequest& request);
+HttpResponse lint_prompt(App& app, const HttpRequest& request);
 HttpResponse list_videos(App& app, const HttpRequest& request);
 HttpResponse get_video(App& app, const HttpRequest& request);
 HttpResponse get_content(App& app, const HttpRequest& request);

@@ -172,7 +172,8 @@ App::App(const ServeOptions& serve_options, Log& server_log)
       conditioner(options.conditioner, options.conditioner_key),
       book(options.book, estimator, log),
       dispatcher({options.arguments, 300, facts.conditioner && facts.tokenizer}, book,
-                 {outputs, rewriter, conditioner, estimator, metrics}, log) {}
+                 {outputs, rewriter, conditioner, estimator, metrics}, log),
+      forecast(options.worker.session) {}
 
 int serve(const ServeOptions& given, Log& log) {
   Signals signals;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "apps/server/body.h"
+#include "apps/server/forecast.h"
 #include "base/error.h"
 #include "base/file_map.h"
 #include "pipeline/preview.h"
@@ -51,6 +52,7 @@ class Worker {
                                   {"pid", static_cast<int64_t>(::getpid())}}));
       std::thread reader([this] { read_commands(); });
       reader.detach();  // ends with the process
+      tell_machine(session);
       for (;;) run_job(session, next());
     } catch (const Error& error) {
       channel_.send(Json::object({{"event", "fatal"}, {"code", name_of(error.code())}, {"message", error.what()}}));
@@ -65,6 +67,25 @@ class Worker {
     SessionOptions session = options_.session;
     session.keep = true;
     return session;
+  }
+
+  // Once, before the first job: a few seconds on a machine that was never measured, then from the cache. A keyframe
+  // brings in the encoders' kinds of work.
+  void tell_machine(Session& session) {
+    Request request;
+    request.prompt = "a red ball bounces";
+    if (session.facts().vision && session.facts().video_encoder) {
+      auto picture = std::make_shared<Image>();
+      picture->width = picture->height = 32;
+      picture->rgb.resize(32 * 32 * 3);
+      request.first_picture = std::move(picture);
+    }
+    try {
+      const PlanMachine machine = session.machine(session.resolve(request));
+      channel_.send(Json::object({{"event", "machine"}, {"machine", machine_json(machine)}}));
+    } catch (const Error& error) {  // a model without some part: requests that need it are refused anyway
+      log_.write(LogLevel::info, "no plans are made: %s", error.what());
+    }
   }
 
   void read_commands() {

@@ -38,11 +38,14 @@ LayoutBlock visual_block(LayoutBlock::Kind kind, int frames, int width, int heig
 
 }  // namespace
 
-std::vector<PromptMedia> prompt_media(const Resolved& resolved) {
+std::vector<PromptMedia> prompt_media(const Resolved& resolved, bool pixels) {
+  const auto picture = [&](int width, int height, const std::vector<uint8_t>& rgb) {
+    return Picture{width, height, pixels ? rgb : std::vector<uint8_t>()};
+  };
   std::vector<PromptMedia> media;
   for (const Keyframe& keyframe : resolved.keyframes) {
     PromptMedia entry;
-    entry.frames.push_back({keyframe.picture.width, keyframe.picture.height, keyframe.picture.rgb});
+    entry.frames.push_back(picture(keyframe.picture.width, keyframe.picture.height, keyframe.picture.rgb));
     media.push_back(std::move(entry));
   }
   for (const ReferenceInput& reference : resolved.references) {
@@ -54,7 +57,7 @@ std::vector<PromptMedia> prompt_media(const Resolved& resolved) {
     entry.frames.resize(reference.frames.size());
     for (const int64_t seen : conditioner_frames(static_cast<int64_t>(reference.frames.size()))) {
       const size_t index = static_cast<size_t>(seen);
-      entry.frames[index] = {reference.width, reference.height, reference.frames[index]};
+      entry.frames[index] = picture(reference.width, reference.height, reference.frames[index]);
     }
     media.push_back(std::move(entry));
   }

@@ -15,8 +15,8 @@
 
 namespace h3 {
 
-// For the conditioner, in request order.
-std::vector<PromptMedia> prompt_media(const Resolved& resolved);
+// For the conditioner, in request order. Without pixels: sizes and counts only.
+std::vector<PromptMedia> prompt_media(const Resolved& resolved, bool pixels = true);
 
 // In packed order.
 std::vector<LayoutBlock> condition_blocks(const Resolved& resolved);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "model/dit/layout.h"
+#include "pipeline/prompt_lint.h"
 
 namespace h3 {
 namespace {
@@ -95,6 +96,7 @@ ModelFacts model_facts(const ModelFiles& files) {
   facts.audio_encoder = any_name(audio, {"mean_proj."});
   if (dit != nullptr && weights_of(*dit) >= kReleaseSize) facts.precision = "bf16";
   facts.fp8 = dit != nullptr && any_float8(*dit);
+  facts.linter = std::make_shared<const PromptLinter>(files);
   if (!files.defaults.is_null()) apply_defaults(files.defaults, facts);
   if (dit != nullptr && dit->origin.rfind("embedded demo", 0) == 0) facts.name = "demo";
   return facts;

@@ -138,25 +138,35 @@ std::string memory_text(const char* name, const MemoryPlan& memory) {
 
 }  // namespace
 
-RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& options) {
-  Ops& real = engine.ops();
+namespace {
+
+struct Rehearsal {
+  std::unique_ptr<DryOps> dry;
+  std::vector<StageTime> stages;  // each is the next of the booking's, whose first is before all of them
+};
+
+// The run on operations that stand for those of `device` and only count. What the model's code does itself (reading
+// values, tokens, tables) it does: its own time counts.
+Rehearsal rehearse(Engine& engine, const std::string& device, const Resolved& resolved) {
   Log silent;
   Context context{engine.context().pool, silent};
-  RunPlan plan;
-  plan.device = real.name();
-  const bool host = real.device().is_host();
-  const int64_t base = anonymous_bytes();
-  const std::unique_ptr<DryOps> dry = make_dry_ops(context, dry_rules(plan.device, context));
-  Engine counted(engine, context, *dry);
+  Rehearsal out;
+  out.dry = make_dry_ops(context, dry_rules(device, context));
+  Engine counted(engine, context, *out.dry);
   Resolved quiet = resolved;
   for (std::string* path : {&quiet.request.output, &quiet.request.wav, &quiet.request.frames_dir}) path->clear();
   quiet.request.dumps.clear();
   RunHooks hooks;
   hooks.dry = true;
-  hooks.on_stage = [&](const char* stage) { dry->begin_stage(stage); };
-  const RunReport report = counted.run(quiet, Control(), hooks);
-  const Booking& booking = dry->booking();
+  hooks.on_stage = [&](const char* stage) { out.dry->begin_stage(stage); };
+  out.stages = counted.run(quiet, Control(), hooks).stages;
+  H3_ASSERT(out.dry->booking().stages.size() == out.stages.size() + 1);
+  return out;
+}
 
+// All but the memory of a card and the seconds.
+RunPlan plan_of(const Booking& booking, const Resolved& resolved, bool host, int64_t base) {
+  RunPlan plan;
   const Output output = output_of(resolved);
   const int64_t extra = host_values(resolved) + output.encoder;
   if (host) {
@@ -166,32 +176,71 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
     plan.ram = {{{"program", base}, {"frames, sound and encoder", extra}}, "run", base + extra + streamed, 0, false};
     if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
   }
-  plan.ram.limited = options.ram_limit > 0;
-  const int64_t free_now = available_ram();
-  plan.ram.available = options.ram_limit > 0 ? options.ram_limit : free_now > 0 ? free_now + base : 0;
-  if (!host) plan.vram = card_memory(engine, resolved, options.vram_limit);
   plan.disk = output.disk;
   struct statvfs disk {};
   if (output.disk > 0 && ::statvfs(folder_of(resolved.request.output).c_str(), &disk) == 0) {
     plan.disk_free = static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   }
-  for (const auto& [kind, sample] : booking.samples) {
-    if (ends_with(kind, " int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
-  }
   plan.shapes = booking.shapes;
   std::stable_sort(plan.shapes.begin(), plan.shapes.end(),
                    [](const ShapeUse& a, const ShapeUse& b) { return a.flop > b.flop; });
-  if (!options.time) return plan;
-  // What the model's code does itself (reading values, tokens, tables) the dry run has just done: its own time counts.
-  const Rates rates = measure_rates(real, booking, options.fresh_rates);
-  H3_ASSERT(booking.stages.size() == report.stages.size() + 1);
-  for (size_t i = 0; i < report.stages.size(); ++i) {
-    const StageTime& own = report.stages[i];
-    const double seconds = own.seconds + seconds_of(booking.stages[i + 1].work, rates);
-    plan.seconds += seconds;
+  return plan;
+}
+
+void add_seconds(const Rehearsal& rehearsal, const Rates& rates, RunPlan& plan) {
+  const std::vector<StageBooking>& booked = rehearsal.dry->booking().stages;
+  for (size_t i = 0; i < rehearsal.stages.size(); ++i) {
+    const StageTime& own = rehearsal.stages[i];
+    const WorkByKind& work = booked[i + 1].work;
+    const double seconds = knows_all(rates, work) ? own.seconds + seconds_of(work, rates) : -1;
+    plan.seconds = plan.seconds < 0 || seconds < 0 ? -1 : plan.seconds + seconds;
     plan.stages.push_back({own.stage, seconds});
   }
+}
+
+}  // namespace
+
+RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& options) {
+  Ops& real = engine.ops();
+  const bool host = real.device().is_host();
+  const int64_t base = anonymous_bytes();
+  const Rehearsal rehearsal = rehearse(engine, real.name(), resolved);
+  const Booking& booking = rehearsal.dry->booking();
+  RunPlan plan = plan_of(booking, resolved, host, base);
+  plan.device = real.name();
+  plan.ram.limited = options.ram_limit > 0;
+  plan.ram.available = options.ram_limit > 0 ? options.ram_limit : ram_for(base);
+  if (!host) plan.vram = card_memory(engine, resolved, options.vram_limit);
+  for (const auto& [kind, sample] : booking.samples) {
+    if (ends_with(kind, " int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
+  }
+  if (options.time) add_seconds(rehearsal, measure_rates(real, booking, options.fresh_rates), plan);
   return plan;
+}
+
+RunPlan plan_elsewhere(Engine& engine, const Resolved& resolved, const PlanMachine& machine) {
+  const Rehearsal rehearsal = rehearse(engine, machine.device, resolved);
+  const Booking& booking = rehearsal.dry->booking();
+  const bool host = rehearsal.dry->device().is_host();
+  RunPlan plan = plan_of(booking, resolved, host, machine.program);
+  plan.device = machine.device;
+  plan.ram.available = machine.ram;
+  if (!host) {
+    plan.vram = memory_of(booking, 0, 0);
+    plan.vram.available = machine.vram;
+  }
+  add_seconds(rehearsal, rates_from_json(machine.rates), plan);
+  return plan;
+}
+
+Json measured_rates(Engine& engine, const Resolved& resolved) {
+  const Rehearsal rehearsal = rehearse(engine, engine.ops().name(), resolved);
+  return rates_json(measure_rates(engine.ops(), rehearsal.dry->booking(), false));
+}
+
+int64_t ram_for(int64_t held) {
+  const int64_t free_now = available_ram();
+  return free_now > 0 ? free_now + held : 0;
 }
 
 void check_plan(const RunPlan& plan, const Resolved& resolved) {
@@ -276,6 +325,9 @@ std::string duration_text(double seconds) {
   return strf("%lld h %lld min", whole / 3600, whole % 3600 / 60);
 }
 
-int64_t anonymous_bytes() { return field_of("/proc/self/status", "RssAnon:"); }
+int64_t anonymous_bytes(int pid) {
+  const std::string who = pid > 0 ? std::to_string(pid) : "self";
+  return field_of(("/proc/" + who + "/status").c_str(), "RssAnon:");
+}
 
 }  // namespace h3

@@ -42,7 +42,7 @@ struct RunPlan {
   int64_t disk = 0;         // bytes written, about; 0 = no file
   int64_t disk_free = 0;    // where they go; 0 = unknown
   double weight_error = 0;  // of int8: |W - int8(W)| / |W| of a sample of the weights, the worst format
-  double seconds = 0;       // without encoding the file
+  double seconds = 0;       // without encoding the file; -1 = not known
   std::vector<PlanStage> stages;
   std::vector<ShapeUse> shapes;  // distinct matmuls and attentions, the most work first
 
@@ -59,13 +59,30 @@ struct PlanOptions {
 
 RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& options);
 
+// What a plan must know of a device that another process owns, and of that process.
+struct PlanMachine {
+  std::string device = "cpu";  // as Ops::name
+  int64_t program = 0;         // bytes of its anonymous memory before it loads a model
+  int64_t ram = 0, vram = 0;   // bytes that it may use; 0 = unknown
+  Json rates;                  // measured_rates() of that process; null = no seconds
+};
+
+// The same plan without the device. `engine` is on any operations; nothing is loaded into it. The memory of a card is
+// what a run takes that keeps all of its parts there, and PlanStage::seconds is -1 for work of a kind that was not
+// measured.
+RunPlan plan_elsewhere(Engine& engine, const Resolved& resolved, const PlanMachine& machine);
+// The speed of the device for every kind of work in this request (pipeline/rates.h): measured, or from the cache.
+Json measured_rates(Engine& engine, const Resolved& resolved);
+// What the host could still give to a process that has `held` bytes of it; 0 = unknown.
+int64_t ram_for(int64_t held);
+
 // Error(memory) with what is needed, what there is and what would help, when a memory of the plan does not fit.
 void check_plan(const RunPlan& plan, const Resolved& resolved);
 
 std::string bytes_text(int64_t bytes);      // "1.25 GiB"
 std::string duration_text(double seconds);  // "14 s", "3 min 20 s", "2 h 10 min"
 
-// Memory of this process that no file backs (RssAnon), now; 0 where the system does not tell.
-int64_t anonymous_bytes();
+// Memory of a process that no file backs (RssAnon), now; 0 where the system does not tell. pid 0: this one.
+int64_t anonymous_bytes(int pid = 0);
 
 }  // namespace h3

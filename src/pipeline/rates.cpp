@@ -288,9 +288,7 @@ Rates read_rates(const std::string& path, const std::string& key) {
   try {
     const Json json = Json::parse(read_file(path, 1 << 20), path);
     if (json.at("machine").as_string() != key) return rates;
-    for (const auto& [kind, pair] : json.at("seconds").members()) {
-      rates[kind] = {pair.items().at(0).as_double(), pair.items().at(1).as_double()};
-    }
+    rates = rates_from_json(json.at("seconds"));
   } catch (const std::exception&) {  // damaged: measured again
     return {};
   }
@@ -298,13 +296,7 @@ Rates read_rates(const std::string& path, const std::string& key) {
 }
 
 void write_rates(const std::string& path, const std::string& key, const Rates& rates) {
-  Json seconds = Json::object({});
-  for (const auto& [kind, rate] : rates) {
-    Json pair = Json::array();
-    pair.push(rate.per_call);
-    pair.push(rate.per_unit);
-    seconds.set(kind, std::move(pair));
-  }
+  Json seconds = rates_json(rates);
   try {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -338,6 +330,25 @@ Rates measure_rates(Ops& ops, const Booking& booking, bool fresh) {
   for (const auto& [kind, rate] : measured) known[kind] = rate;
   if (!measured.empty() && !path.empty()) write_rates(path, key, known);
   return known;
+}
+
+Json rates_json(const Rates& rates) {
+  Json seconds = Json::object();
+  for (const auto& [kind, rate] : rates) seconds.set(kind, Json::array({rate.per_call, rate.per_unit}));
+  return seconds;
+}
+
+Rates rates_from_json(const Json& json) {
+  Rates rates;
+  if (json.is_null()) return rates;
+  for (const auto& [kind, pair] : json.members()) {
+    rates[kind] = {pair.items().at(0).as_double(), pair.items().at(1).as_double()};
+  }
+  return rates;
+}
+
+bool knows_all(const Rates& rates, const WorkByKind& work) {
+  return std::all_of(work.begin(), work.end(), [&](const auto& kind) { return rates.count(kind.first) != 0; });
 }
 
 double seconds_of(const WorkByKind& work, const Rates& rates) {

@@ -17,6 +17,7 @@
 namespace h3 {
 
 enum class Compute : uint8_t;  // ops/ops.h
+class PromptLinter;            // pipeline/prompt_lint.h
 
 // Limits of a request. The trained range is narrower and only warned about (ModelFacts).
 inline constexpr int kMinSide = 32, kMaxSide = 4096, kSideStep = 32;
@@ -127,6 +128,7 @@ struct ModelFacts {
   bool dit = true, dit_ref = true;
   std::string only_dit;  // where just one is there: "a.safetensors (declared by model_index.json)"
   ReferenceLimits references;
+  std::shared_ptr<const PromptLinter> linter;  // of its text encoder; null = prompts are not looked at
 };
 
 // The same model as somebody sees it who only wants prompt embeddings: parts that come after the text encoder do not
@@ -189,6 +191,7 @@ struct Resolved {
   std::vector<ReferenceInput> references;
   std::vector<InputFile> inputs;
   std::vector<Choice> choices;
+  int64_t prompt_tokens = -1;         // rows of the text encoder, pictures included; -1 = not counted
   std::vector<std::string> notes;     // what was changed: snapping
   std::vector<std::string> warnings;  // what may disappoint
 

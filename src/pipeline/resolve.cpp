@@ -11,6 +11,8 @@
 #include "ops/ops.h"
 #include "pipeline/acceleration.h"
 #include "pipeline/checks.h"
+#include "pipeline/conditions.h"
+#include "pipeline/prompt_lint.h"
 #include "pipeline/references.h"
 #include "sampling/sampler.h"
 #include "sampling/schedule.h"
@@ -56,6 +58,7 @@ class Resolver {
     files();
     fit_keyframes();
     references();
+    lint();
     explicit_request();
     return std::move(out_);
   }
@@ -92,6 +95,7 @@ class Resolver {
   void fit_keyframes();
   void references();
   void check_tags();
+  void lint();
   void explicit_request();
   std::string default_text(const char* field, const std::string& value, const std::string& fallback);
   int default_short_edge() const {
@@ -504,6 +508,18 @@ void Resolver::check_tags() {
   out_.warnings.insert(out_.warnings.end(), doubts.begin(), doubts.end());
 }
 
+// After everything that decides how long the clip is and which pictures the prompt comes with.
+void Resolver::lint() {
+  if (!facts_.linter || !asked_.prompt_embeds.empty()) return;
+  const PromptLint found =
+      facts_.linter->lint(asked_.prompt, {out_.output_frames / double{kFramesPerSecond}, prompt_media(out_, false)});
+  out_.prompt_tokens = found.tokens;
+  for (const PromptHint& hint : found.hints) {
+    if (hint.level == PromptHint::Level::error) fail(Code::usage, "%s", hint.text.c_str());
+    if (hint.level == PromptHint::Level::warning) out_.warnings.push_back(hint.text);
+  }
+}
+
 void Resolver::explicit_request() {
   Request& r = out_.request;
   for (Reference& reference : r.references) {
@@ -561,6 +577,7 @@ Json Resolved::to_json() const {
   values.set("latent_frames", latent_frames).set("latent_width", latent_width).set("latent_height", latent_height);
   values.set("audio_latents", audio_latents).set("output_frames", output_frames);
   values.set("output_samples", output_samples);
+  if (prompt_tokens >= 0) values.set("prompt_tokens", prompt_tokens);
   Json table = Json::array();
   for (const std::string& line : reference_table(*this)) table.push(line);
   if (!references.empty()) values.set("references", std::move(table));

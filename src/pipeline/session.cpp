@@ -83,6 +83,17 @@ RunPlan Session::plan(const Resolved& resolved, bool fresh_rates) {
   return plan_run(*state_->engine, resolved, options);
 }
 
+PlanMachine Session::machine(const Resolved& resolved) {
+  PlanMachine machine;
+  machine.device = state_->device;
+  machine.program = anonymous_bytes();
+  machine.ram = state_->ram_limit;
+  const Device& device = state_->ops->device();
+  if (!device.is_host()) machine.vram = device.free_bytes() + device.allocated_bytes();
+  machine.rates = measured_rates(*state_->engine, resolved);
+  return machine;
+}
+
 std::vector<ModelId> Session::model_ids() const { return state_->engine->recipe({}).model_ids; }
 
 RunReport Session::run(const Resolved& resolved, const Control& control, const FrameSink& sink) {
@@ -113,6 +124,30 @@ RunReport Session::encode(const Request& request, const std::string& file, const
   hooks.sink.wants = [](const std::string& stage) { return stage == "text"; };
   hooks.sink.take = [&](const StageResult& result) { write_stage(file, result); };
   return state_->engine->run(h3::resolve(request, text_facts(facts())), control, hooks);
+}
+
+struct Planner::State {
+  explicit State(const SessionOptions& options)
+      : pool(checked_threads(options.threads)),  // kernels keep scratch for each
+        context{pool, log},
+        ops(make_dry_ops(context, dry_rules("ref", context))) {
+    EngineOptions for_engine = engine_options(options);
+    for_engine.budget = {};  // what fits is judged by the machine's figures
+    engine.emplace(context, *ops, std::move(for_engine));
+  }
+
+  Log log;
+  ThreadPool pool;
+  Context context;
+  std::unique_ptr<Ops> ops;  // of no device: the engine must have some
+  std::optional<Engine> engine;
+};
+
+Planner::Planner(const SessionOptions& options) : state_(std::make_unique<State>(options)) {}
+Planner::~Planner() = default;
+
+RunPlan Planner::plan(const Resolved& resolved, const PlanMachine& machine) {
+  return plan_elsewhere(*state_->engine, resolved, machine);
 }
 
 }  // namespace h3

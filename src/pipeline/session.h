@@ -40,6 +40,20 @@ class Session {
   RunReport encode(const Request& request, const std::string& file, const Control& control);
   std::vector<ModelId> model_ids() const;
   Placement placement(const Resolved& resolved);  // Engine::placement
+  // For a Planner in another process: this device, its speed at the work of `resolved`, and its memory.
+  PlanMachine machine(const Resolved& resolved);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Plans for a device that another process owns, without touching it: reads no weights.
+class Planner {
+ public:
+  explicit Planner(const SessionOptions& options);
+  ~Planner();
+  RunPlan plan(const Resolved& resolved, const PlanMachine& machine);  // one at a time
 
  private:
   struct State;

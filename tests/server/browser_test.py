@@ -283,13 +283,24 @@ class Page(BrowserTest):
     def test_structure_and_hints(self):
         self.find("#prompt").write("cat <Picture 2>")
         self.assertIn("<Picture 2>", self.until(lambda: self.find("#lint").text, "hints"))
+        self.find("#prompt").write("A cat says \"one two three four five six seven\" <|shout|>")
+        hints = self.until(lambda: "<|shout|>" in self.find("#lint").text and self.find("#lint").text, "an unknown token")
+        self.assertIn("known are <d>, </d>, <|cutoff|>", hints)
+        self.assertIn("7 spoken words take about 2.8 s to say and the clip lasts 0.9 s", hints)
+        counts = self.find("#counts").text
+        self.assertRegex(counts, r"^\d+ tokens of 262144 \u00b7 about 2\.8 s of speech in 0\.9 s$")
+        self.find("#first").type(PICTURE)
+        self.until(lambda: int(self.find("#counts").text.split()[0]) > int(counts.split()[0]) + 16, "tokens of the keyframe")
+        self.find(".drop[data-slot=first] .remove").click()
         self.find("#prompt").write("A cat sleeps by the fire.")
+        self.until(lambda: "shout" not in self.find("#lint").text, "no more hints of that")
         self.find("#skeleton").click()
         self.assertIn("[Shot 1] A cat sleeps by the fire.", self.find("#prompt").value("value"))
         before = self.find("#seed").value("value")
         self.find("#reroll").click()
         self.assertNotEqual(self.find("#seed").value("value"), before)
-        self.until(lambda: "128x128" in self.find("#estimate").text, "estimate")
+        estimate = self.until(lambda: "MiB of memory" in self.find("#estimate").text and self.find("#estimate").text, "estimate")
+        self.assertRegex(estimate, r"128x128 .* 8 evaluations .* about \d+ s of work .* \d+ MiB of memory")
 
     def test_phone(self):
         self.browser.width(360, 740)

@@ -1,6 +1,8 @@
 """Life cycle of jobs: the queue, keys, cancelling, disconnecting, failing devices."""
 import base64
 import concurrent.futures
+import contextlib
+import sqlite3
 
 from harness import *
 
@@ -68,6 +70,38 @@ class Queue(ServerTest):
         self.server.until(lambda: len(self.server.get("/v1/videos").json["data"]) <= 6, 20, "six jobs")
         folders = os.path.join(self.folder, "data/jobs")
         self.server.until(lambda: len(os.listdir(folders)) <= 6, 20, "six folders")
+
+
+class Retention(unittest.TestCase):
+    """By age and by bytes, with a ledger that says that jobs are old and large."""
+
+    def kept(self, changes):
+        """changes: by seed of four jobs, oldest first, what to set in the ledger. Returns the seeds that a restart keeps."""
+        server = Server()
+        try:
+            jobs = [server.submit(seed=seed) for seed in range(4)]
+            for job_id in jobs:
+                server.finished(job_id)
+            server.stop()
+            with contextlib.closing(sqlite3.connect(os.path.join(server.folder, "data/jobs.db"))) as ledger, ledger:
+                for seed, change in changes.items():
+                    (text,) = ledger.execute("SELECT data FROM jobs WHERE id = ?", (jobs[seed],)).fetchone()
+                    data = json.loads(text)
+                    data.update({name: value(data[name]) for name, value in change.items()})
+                    ledger.execute("UPDATE jobs SET data = ? WHERE id = ?", (json.dumps(data), jobs[seed]))
+            server.start()
+            listed = {job["id"] for job in server.get("/v1/videos").json["data"]}
+            self.assertEqual(set(os.listdir(os.path.join(server.folder, "data/jobs"))), listed)
+            return [seed for seed, job_id in enumerate(jobs) if job_id in listed]
+        finally:
+            server.close()
+
+    def test_age(self):
+        hour = 3600 * 1000
+        self.assertEqual(self.kept({0: {"completed": lambda t: t - 169 * hour}, 1: {"completed": lambda t: t - 167 * hour}}), [1, 2, 3])
+
+    def test_bytes(self):
+        self.assertEqual(self.kept({1: {"bytes": lambda _: 21 << 30}}), [2, 3])  # the older one goes with it
 
 
 class Stopping(ServerTest):
@@ -156,11 +190,14 @@ class EveryStage(unittest.TestCase):
 
 
 class Failing(unittest.TestCase):
-    def attempt(self, fault):
-        server = Server(env={"H3_TEST_FAULT": fault})
+    def attempt(self, fault, attempts=1):
+        server = Server(env={"H3_TEST_FAULT": fault, "H3_TEST_FAULT_ATTEMPTS": str(attempts)})
         try:
             job = server.finished(server.submit())
             second = server.finished(server.submit(seed=2))
+            server.until(lambda: server.get("/ready").status == 200, 30, "a worker")
+            workers = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True).stdout.split()
+            self.assertEqual(len(workers), 1, "one worker at a time")
             return job, second, server.get("/ready").json, server.get("/metrics").body.decode()
         finally:
             server.close()
@@ -171,6 +208,18 @@ class Failing(unittest.TestCase):
         self.assertTrue(any("uncorrectable" in w and "once more" in w for w in job["warnings"]), job["warnings"])
         self.assertGreaterEqual(ready["worker_restarts"], 1)
         self.assertIn('h3_worker_restarts_total{reason="device"}', metrics)
+
+    def test_lost_context_is_retried_once(self):
+        job, second, ready, _ = self.attempt("context@decode video")
+        self.assertEqual((job["status"], job["attempts"], second["status"], second["attempts"]), ("completed", 2, "completed", 2))
+        self.assertTrue(any("lost its context" in w and "once more" in w for w in job["warnings"]), job["warnings"])
+        self.assertEqual(ready["worker_restarts"], 2)
+
+    def test_a_second_device_failure_is_final(self):
+        job, _, ready, _ = self.attempt("device@denoise", attempts=2)
+        self.assertEqual((job["status"], job["attempts"], job["error"]["code"]), ("failed", 2, "device_error"))
+        self.assertIn("this was the second attempt", job["error"]["message"])
+        self.assertEqual(ready["worker_restarts"], 4)
 
     def test_killed_worker_is_replaced(self):
         job, second, ready, metrics = self.attempt("kill@decode video")

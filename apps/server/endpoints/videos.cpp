@@ -1,8 +1,10 @@
 // Making clips.
+#include <algorithm>
 #include <cmath>
 
 #include "apps/server/routes.h"
 #include "base/error.h"
+#include "pipeline/plan.h"
 #include "pipeline/report.h"
 
 namespace h3::server {
@@ -121,12 +123,11 @@ HttpResponse create_embeddings(App& app, const HttpRequest& request) {
   return response;
 }
 
-HttpResponse estimate_video(App& app, const HttpRequest& request) {
-  Intake intake = take_in(app, request);
-  for (const std::string& file : intake.held) app.book.release_input(file);
-  const Job& job = intake.job;
-  const Estimate estimate = app.estimator.estimate(work_of(job));
-  const auto number = [](double seconds) { return seconds < 0 ? Json() : Json(std::round(seconds * 100) / 100); };
+namespace {
+
+Json rounded(double seconds) { return seconds < 0 ? Json() : Json(std::round(seconds * 1e4) / 1e4); }
+
+double waiting_seconds(const App& app) {
   double wait = 0;
   for (const Snapshot& other : app.book.list()) {
     if (finished(other.job->status)) continue;
@@ -134,18 +135,68 @@ HttpResponse estimate_video(App& app, const HttpRequest& request) {
         other.live.eta_seconds >= 0 ? eta_now(other.live) : app.estimator.estimate(work_of(*other.job)).seconds;
     wait = wait < 0 || eta < 0 ? -1 : wait + eta;
   }
-  Json stages = Json::object();
-  for (const auto& [name, seconds] : estimate.stages) stages.set(name, number(seconds));
+  return wait;
+}
+
+// Seconds of a plan by the names of Estimate::stages, without what a hot worker has loaded already; empty when unknown.
+std::map<std::string, double> planned_stages(const RunPlan& plan) {
+  std::map<std::string, double> stages;
+  for (const PlanStage& stage : plan.stages) {
+    if (stage.stage.rfind("load ", 0) == 0) continue;
+    if (stage.seconds < 0) return {};
+    stages[phase_of(stage.stage)] += stage.seconds;
+  }
+  return stages;
+}
+
+void add_plan(const RunPlan& plan, const Resolved& resolved, Json& json, Json& warnings) {
+  const Json whole = plan.to_json();
+  const MemoryPlan& memory = plan.vram.peak > 0 ? plan.vram : plan.ram;
+  json.set("peak_memory_mb", std::round(static_cast<double>(memory.peak) / (1 << 20)));
+  json.set("fits", plan.ram.fits() && plan.vram.fits());
+  Json parts = Json::object({{"ram", whole.at("ram")}});
+  if (plan.vram.peak > 0) parts.set("vram", whole.at("vram"));
+  json.set("memory", std::move(parts)).set("disk_bytes", plan.disk);
+  try {
+    check_plan(plan, resolved);
+  } catch (const Error& error) {
+    warnings.push(std::string("memory: ") + error.what());
+  }
+}
+
+}  // namespace
+
+HttpResponse estimate_video(App& app, const HttpRequest& request) {
+  const Intake intake = take_in(app, request);
+  for (const std::string& file : intake.held) app.book.release_input(file);
+  const Job& job = intake.job;
+  Json warnings = Json::array();
+  for (const std::string& warning : job.warnings) warnings.push(warning);
   Json json = Json::object({{"object", "video.estimate"}, {"size", strf("%dx%d", job.width, job.height)}});
   json.set("width", job.width).set("height", job.height).set("num_frames", job.frames);
   json.set("seconds", strf("%.4g", job.frames / 24.0)).set("num_inference_steps", job.evaluations);
-  json.set("work_seconds", number(estimate.seconds)).set("stages", std::move(stages));
-  json.set("basis", estimate.seconds < 0 ? "nothing was made here yet"
-                    : estimate.measured  ? "clips of this size and length"
-                                         : "clips of other sizes");
-  json.set("wait_seconds", number(wait)).set("jobs_ahead", app.book.waiting() + (app.book.running() ? 1 : 0));
-  Json warnings = Json::array();
-  for (const std::string& warning : job.warnings) warnings.push(warning);
+  Estimate estimate = app.estimator.estimate(work_of(job));
+  const char* basis = estimate.measured ? "clips of this size and length" : "clips of other sizes";
+  try {
+    if (const std::optional<PlanMachine> machine = app.dispatcher.machine()) {
+      const RunPlan plan = app.forecast.plan(intake.resolved, *machine);
+      add_plan(plan, intake.resolved, json, warnings);
+      if (estimate.seconds < 0) {
+        estimate.stages = planned_stages(plan);
+        basis = estimate.stages.empty() ? "" : "the speed of this machine";
+        for (const auto& [name, seconds] : estimate.stages) estimate.seconds = std::max(0.0, estimate.seconds) + seconds;
+      }
+    }
+  } catch (const Error& error) {
+    app.log.write(LogLevel::info, "no plan: %s", error.what());
+  }
+  Json stages = Json::object();
+  for (const auto& [name, seconds] : estimate.stages) stages.set(name, rounded(seconds));
+  json.set("work_seconds", rounded(estimate.seconds)).set("stages", std::move(stages));
+  json.set("basis", estimate.seconds < 0 ? "nothing was made here yet" : basis);
+  json.set("wait_seconds", rounded(waiting_seconds(app)));
+  json.set("jobs_ahead", app.book.waiting() + (app.book.running() ? 1 : 0));
+  json.set("prompt_tokens", intake.resolved.prompt_tokens < 0 ? Json() : Json(intake.resolved.prompt_tokens));
   json.set("warnings", std::move(warnings)).set("resolved", job.resolved);
   return json_response(json);
 }

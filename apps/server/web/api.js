@@ -39,6 +39,7 @@ export const api = {
   list: async () => (await json('/v1/videos?limit=200')).data,
   job: (id) => json(`/v1/videos/${id}`),
   submit: (body) => post('/v1/videos', body),
+  lint: (body) => post('/v1/lint', body),
   estimate: (body) => post('/v1/videos/estimate', body),
   cancel: (id) => post(`/v1/videos/${id}/cancel`),
   move: (id, position) => post(`/v1/videos/${id}/move`, {position}),

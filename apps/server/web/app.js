@@ -2,7 +2,7 @@
 // draft of the form is kept in this browser.
 import {api, ApiError, blob, key} from './api.js';
 import {Frames} from './frames.js';
-import {lint, SKELETON} from './lint.js';
+import {Lint, SKELETON} from './lint.js';
 import {about, Result, time} from './result.js';
 
 const $ = (id) => document.getElementById(id);
@@ -10,6 +10,8 @@ const DRAFT = 'h3-draft', THEME = 'h3-theme';
 const FIELDS = ['prompt', 'size', 'num_frames', 'preset', 'num_inference_steps', 'seed', 'fit'];
 let model = null, jobs = [];
 const frames = new Frames($('form'), () => changed());
+const lint = new Lint($('lint'), $('counts'), () => ({prompt: $('prompt').value, size: $('size').value,
+  num_frames: Number($('num_frames').value), keyframes: frames.count}));
 const result = new Result({again, changed: refresh, failed: showError});
 
 // ---- form -------------------------------------------------------------------------------------------------------------
@@ -79,29 +81,40 @@ let timer = 0;
 function changed() {
   if (!model) return;
   saveDraft();
-  const notes = lint($('prompt').value, frames.count);
-  $('lint').replaceChildren(...notes.map((note) => Object.assign(document.createElement('li'), {textContent: note})));
+  lint.changed();
   frames.draw(...canvasSize(), $('fit').value);
   clearTimeout(timer);
   timer = setTimeout(estimate, 400);
 }
 
+// A picture of the canvas stands for the keyframe: what it shows costs nothing, and sending it for every estimate would.
+function standIn() {
+  const canvas = document.createElement('canvas');
+  canvas.width = canvas.height = 32;
+  return canvas.toDataURL('image/png');
+}
+
+function showEstimate(parts, notes) {
+  $('estimate').textContent = parts.join(' \u00b7 ');
+  $('estimate-notes').replaceChildren(...notes.map((note) => Object.assign(document.createElement('li'), {textContent: note})));
+}
+
 async function estimate() {
-  if (!$('prompt').value.trim()) {
-    $('estimate').textContent = '';
-    return;
-  }
+  if (!$('prompt').value.trim()) return showEstimate([], []);
+  const body = values();
+  if (frames.files.first) body.input_reference = standIn();
+  if (frames.files.last) body.last_frame_image = standIn();
   try {
-    const plan = await api.estimate(values());
+    const plan = await api.estimate(body);
     const parts = [`${about(plan)} · ${plan.num_inference_steps} evaluations`];
     parts.push(plan.work_seconds === null ? 'time unknown until the first clip was made'
       : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
-    if (plan.peak_memory_mb) parts.push(`about ${plan.peak_memory_mb} MiB of memory`);
+    if (plan.peak_memory_mb) parts.push(`${plan.peak_memory_mb} MiB of memory${plan.fits ? '' : ', more than there is'}`);
     if (plan.jobs_ahead > 0) parts.push(plan.wait_seconds === null ? `${plan.jobs_ahead} ahead` : `${plan.jobs_ahead} ahead, ${time(plan.wait_seconds)}`);
-    $('estimate').textContent = parts.join(' · ');
+    showEstimate(parts, plan.warnings.filter((warning) => warning.startsWith('memory:')));
     clearError();
   } catch (error) {
-    $('estimate').textContent = '';
+    showEstimate([], []);
     showError(error);
   }
 }

@@ -1,25 +1,40 @@
-// What a prompt probably lacks. Hints only: every prompt that is not blank is accepted.
-const KNOWN = ['integrated_multimodal_description:', 'overall_soundscape:', 'non_diegetic_music:'];
+// What the server says of a prompt while it is written: its tokens, the time its spoken words take, and hints.
+import {api} from './api.js';
 
 export const SKELETON = 'integrated_multimodal_description: [Shot 1] \noverall_soundscape: \nnon_diegetic_music: none';
 
-export function lint(prompt, pictures) {
-  const notes = [];
-  const text = prompt.trim();
-  if (!text) return notes;
-  const opens = (text.match(/<d>/g) || []).length, closes = (text.match(/<\/d>/g) || []).length;
-  if (opens !== closes) notes.push(`Spoken words go between <d> and </d>: ${opens} opened, ${closes} closed.`);
-  if (/<\|(image|video)_pad\|>/.test(text)) notes.push('Remove <|image_pad|> and <|video_pad|>: they stand for pictures inside the model.');
-  for (const tag of text.matchAll(/<Picture (\d+)>/g)) {
-    if (Number(tag[1]) > pictures) notes.push(`${tag[0]} is named, but only ${pictures} keyframes are given.`);
+const WAIT = 250;  // ms without a key
+
+export class Lint {
+  // scene(): what the prompt is for, as fields of POST /v1/lint.
+  constructor(list, counts, scene) {
+    Object.assign(this, {list, counts, scene, timer: 0, asked: 0});
   }
-  const used = KNOWN.filter((name) => text.includes(name));
-  if (used.length > 0 && used.length < KNOWN.length) {
-    notes.push(`The structure is incomplete, add ${KNOWN.filter((name) => !used.includes(name)).join(' and ')}`);
+
+  changed() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(), WAIT);
   }
-  if (used.length > 0 && !/\[Shot 1\]/.test(text)) notes.push('Start the description with [Shot 1].');
-  if (text.length > 7000) notes.push(`${text.length} characters: the hosted model takes 7000.`);
-  if (text.length < 20 && used.length === 0) notes.push('Short prompts leave much to chance: say who, what, where, light and sound.');
-  if (!/\b(sound|music|voice|says?|hear|noise|silen|sing|beep|<d>)/i.test(text)) notes.push('Nothing is said about sound; the model makes some anyway.');
-  return notes;
+
+  async ask() {
+    const turn = ++this.asked, scene = this.scene();
+    if (!scene.prompt.trim()) return this.show({hints: [], tokens: null});
+    try {
+      const found = await api.lint(scene);
+      if (turn === this.asked) this.show(found);
+    } catch { /* the estimate of the same request says what is wrong */ }
+  }
+
+  show(found) {
+    const parts = [];
+    if (found.tokens !== null) parts.push(`${found.tokens} tokens of ${found.token_limit}`);
+    if (found.speech_seconds > 0) parts.push(`about ${found.speech_seconds.toFixed(1)} s of speech in ${found.clip_seconds.toFixed(1)} s`);
+    this.counts.textContent = parts.join(' \u00b7 ');
+    this.list.replaceChildren(...found.hints.map((hint) => {
+      const item = document.createElement('li');
+      item.className = hint.level === 'advice' ? 'hint' : '';
+      item.textContent = hint.message.replace(/^prompt: /, '');
+      return item;
+    }));
+  }
 }

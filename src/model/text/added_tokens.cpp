@@ -102,6 +102,9 @@ const Json* extra_list(const Json& config) {
 
 }  // namespace
 
+std::span<const char* const> stock_tokens() { return kStock; }
+std::span<const char* const> h3_tokens() { return kExtra; }
+
 std::vector<AddedToken> resolve_added_tokens(const BpeModel& model, const TokenizerFiles& files, AddedSet set,
                                              std::vector<std::string>& notes) {
   const std::string origin = files.origin.empty() ? "tokenizer" : files.origin;

@@ -1,6 +1,7 @@
 // Which strings are single tokens beside the base vocabulary, and under which ids (spec conditioner 2.2).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,9 @@ namespace h3 {
 // from the first free id, as the reference does on load. Disagreements go to `notes`.
 std::vector<AddedToken> resolve_added_tokens(const BpeModel& model, const TokenizerFiles& files, AddedSet set,
                                              std::vector<std::string>& notes);
+
+// Names of the release's table: those of every Qwen3 model, most of them for chats, and those that H3 added for prompts.
+std::span<const char* const> stock_tokens();
+std::span<const char* const> h3_tokens();
 
 }  // namespace h3

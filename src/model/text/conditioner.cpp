@@ -118,6 +118,11 @@ void check_pad_ids(const Component& component, const Tokenizer& tokenizer) {
 }  // namespace
 }  // namespace text
 
+// Every released projection was fitted on the small encoder's own tokens (spec conditioner 8.2).
+AddedSet added_set(const ModelFiles& files) {
+  return files.find(Role::clip_proj) != nullptr ? AddedSet::stock : AddedSet::h3;
+}
+
 std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files, const ConditionerOptions& options) {
   const Component* component = files.find(Role::conditioner);
   if (component == nullptr) fail(Code::usage, "no prompt conditioner (Qwen3-VL text encoder) among the model files");
@@ -126,8 +131,7 @@ std::unique_ptr<Conditioner> load_conditioner(Ops& ops, const ModelFiles& files,
          component->origin.c_str());
   }
   const Component* const clip_proj = files.find(Role::clip_proj);
-  // Every released projection was fitted on the small encoder's own tokens (spec conditioner 8.2).
-  Tokenizer tokenizer(*files.tokenizer, clip_proj != nullptr ? AddedSet::stock : AddedSet::h3);
+  Tokenizer tokenizer(*files.tokenizer, added_set(files));
   for (const std::string& note : tokenizer.notes()) ops.context().log.write(LogLevel::warn, "%s", note.c_str());
   text::check_pad_ids(*component, tokenizer);
 

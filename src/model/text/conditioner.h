@@ -32,6 +32,7 @@ struct ConditionerOptions {
 };
 
 class Tokenizer;
+enum class AddedSet : uint8_t;  // tokenizer.h
 struct Presentation;
 
 // Sees intermediate values by name ("vis.block.3", "lm.layer.0") for parity and dumps. The view is complete on the
@@ -51,6 +52,9 @@ class Conditioner {
   // The same from a finished presentation (model/text/presentation.h).
   virtual Conditioning run(const Presentation& presentation, const Control& control, const TextProbe& probe = {}) = 0;
 };
+
+// The added tokens of these files' text encoder.
+AddedSet added_set(const ModelFiles& files);
 
 // Error(data) listing every tensor that is missing, unexpected or mis-shaped; Error(usage) when there is no
 // conditioner, no tokenizer, or nothing says which layer to tap.

@@ -121,6 +121,29 @@ Presentation present(const Tokenizer& tokenizer, const std::string& prompt, cons
   return std::move(builder.out);
 }
 
+int64_t count_rows(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media) {
+  constexpr int64_t kMarks = 2, kPixels = int64_t{kPatch} * kMerge * kPatch * kMerge;  // around a block; of a token
+  const auto text = [&](const std::string& segment) { return static_cast<int64_t>(tokenizer.encode(segment).size()); };
+  const auto block = [&](const FrameSize& size) { return size.height * size.width / kPixels + kMarks; };
+  int64_t rows = text(prompt);
+  int pictures = 0, videos = 0, sounds = 0;
+  for (const PromptMedia& item : media) {
+    const bool video = item.kind == PromptMedia::Kind::video;
+    if (item.kind == PromptMedia::Kind::audio || (video && item.has_sound)) rows += text(audio_label(++sounds));
+    if (item.kind == PromptMedia::Kind::audio) continue;
+    const FrameSize size{item.frames[0].height, item.frames[0].width};
+    if (item.kind == PromptMedia::Kind::image) {
+      rows += text(picture_label(++pictures)) + block(smart_resize_image(size));
+      continue;
+    }
+    rows += text(video_label(++videos));
+    const int64_t sampled = static_cast<int64_t>(conditioner_frames(static_cast<int64_t>(item.frames.size())).size());
+    const int64_t each = block(smart_resize_video(sampled, size));
+    for (const std::string& label : block_labels(sampled)) rows += text(label) + each;
+  }
+  return rows;
+}
+
 namespace {
 
 // Hands out the temporal blocks of one modality in order.

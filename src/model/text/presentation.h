@@ -25,10 +25,16 @@ struct VisionRun {
   int64_t feature = 0;            // first row of its features, all of `vision` concatenated in order
 };
 
+// Positions that the language model was trained for (config.json of Qwen3-VL: max_position_embeddings).
+inline constexpr int64_t kMostTokens = 262144;
+
 // Segments are tokenised one by one. Error(usage) for an empty prompt, a literal pad token in it, a video of fewer than
 // 13 frames, or more than `max_tokens` rows.
 Presentation present(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media,
-                     int64_t max_tokens = 262144);
+                     int64_t max_tokens = kMostTokens);
+
+// Rows of the presentation, from the sizes of the media alone: their pixels are not looked at.
+int64_t count_rows(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media);
 
 // What stands before each vision block or sound, for linters and tests: "<Picture 1>: ", "<0.2 seconds>".
 std::string picture_label(int ordinal);
