@@ -61,7 +61,7 @@ class Dispatcher {
   void loop();
   bool ensure_worker();
   void lose_worker(const std::string& reason, const char* label);
-  void listen();  // between jobs
+  void listen();                   // between jobs
   bool news(const Json& message);  // true when the message was about the worker itself
   void run(const std::shared_ptr<const Job>& job);
   void enter(const Job& job, const char* stage);

@@ -384,8 +384,9 @@ Draft draft_of(const std::vector<Given>& fields) {
     if (!fresh && !repeats && before->second->value.dump() != given.value.dump()) {
       throw ApiError{400,
                      "conflict",
-                     given.name + ": given beside " + before->second->name + ", which means the same; drop one "
-     "of them",
+                     given.name + ": given beside " + before->second->name +
+                         ", which means the same; drop one "
+                         "of them",
                      given.name,
                      given.value.dump().substr(0, 80),
                      "one of the two",

@@ -134,8 +134,7 @@ class Worker {
     write_preview(file, picture);
     const std::string png = read_file(file);
     ::unlink(file.c_str());
-    channel_.send(
-        Json::object({{"event", "preview"}, {"job", job_}, {"step", step + 1}, {"png", encode_base64(png)}}));
+    channel_.send(Json::object({{"event", "preview"}, {"job", job_}, {"step", step + 1}, {"png", encode_base64(png)}}));
   }
 
   void run_job(Session& session, const Json& command) {

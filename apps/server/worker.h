@@ -33,7 +33,8 @@ struct WorkerOptions {
 //   from the worker  {"event": "ready", "device", "facts", ...} · {"event": "fatal", "code", "message"}
 //                    {"event": "progress", "job", "stage", "done", "total"} · {"event": "preview", "job", "step",
 //                    "png"}
-//                    {"event": "machine", "machine"} · {"event": "done", "job", "report"} · {"event": "failed", "job", "code", "message"}
+//                    {"event": "machine", "machine"} · {"event": "done", "job", "report"} · {"event": "failed", "job",
+//                    "code", "message"}
 int run_worker(const WorkerOptions& options, Log& log);
 
 // The server's end.

@@ -41,9 +41,9 @@ struct RunHooks {
   // A small picture of the clip as step `step` of `steps` expects it (pipeline/preview.h); costs a download per step,
   // and a fit when the video VAE is new here.
   std::function<void(int step, int steps, const Image& picture)> on_preview;
-  bool text_only = false;  // ends when the prompt embeddings went to the sink
+  bool text_only = false;                           // ends when the prompt embeddings went to the sink
   std::function<void(const char* stage)> on_stage;  // before each
-  bool dry = false;  // the Ops compute nothing (plan.h): results are not judged
+  bool dry = false;                                 // the Ops compute nothing (plan.h): results are not judged
   // May replace the latent of visual condition `index` before it is noised (parity).
   std::function<void(size_t index, std::vector<float>& latent)> adjust_condition;
 };

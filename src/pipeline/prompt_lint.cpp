@@ -31,8 +31,8 @@ constexpr size_t kMostBytes = 16 * kMostTokens;
 // Enough to be told at once.
 constexpr size_t kMostHints = 40;
 
-constexpr const char* kSections[] = {"integrated_multimodal_description:", "overall_soundscape:",
-                                     "non_diegetic_music:"};
+constexpr const char* kSections[] = {
+    "integrated_multimodal_description:", "overall_soundscape:", "non_diegetic_music:"};
 constexpr const char* kReferenceSection = "detailed_description:";  // of prompts with references
 
 struct Pair {
@@ -83,7 +83,7 @@ void count_words(std::string_view text, Speech& speech) {
 }
 
 // Texts between double quotes of any kind. A straight one right behind a letter or digit opens nothing (12" records).
-std::vector<std::string_view> quoted(std::string_view text) {
+std::vector<std::string_view> in_quotes(std::string_view text) {
   struct Quotes {
     std::string_view open, close, other;
   };
@@ -136,8 +136,8 @@ size_t label_length(std::string_view line) {
 }
 
 bool structured(std::string_view prompt) {
-  return has(prompt, kReferenceSection) || std::any_of(std::begin(kSections), std::end(kSections),
-                                                       [&](const char* name) { return has(prompt, name); });
+  return has(prompt, kReferenceSection) ||
+         std::any_of(std::begin(kSections), std::end(kSections), [&](const char* name) { return has(prompt, name); });
 }
 
 // ---- marks ----------------------------------------------------------------------------------------------------------
@@ -267,9 +267,8 @@ class Finder {
     }
     std::string read = "is no token of this model";
     if (tokenizer_ != nullptr) read += strf(" and is read as %zu ordinary ones", tokenizer_->encode(text).size());
-    const std::string advice = meant != all.end()
-                                   ? "write " + *meant
-                                   : "known are " + joined(ours) + suggestion(mark.plain, ours);
+    const std::string advice =
+        meant != all.end() ? "write " + *meant : "known are " + joined(ours) + suggestion(mark.plain, ours);
     add(Level::warning, "unknown_token", text + " " + read + ", " + advice, mark.text);
   }
 
@@ -340,7 +339,8 @@ class Finder {
     if (characters < 20 && !structured(prompt_)) {
       add(Level::advice, "short", "short ones leave much to chance, say who, what, where, light and sound");
     }
-    if (!mentions_sound()) add(Level::advice, "no_sound", "nothing is said about sound, and the model makes some anyway");
+    if (!mentions_sound())
+      add(Level::advice, "no_sound", "nothing is said about sound, and the model makes some anyway");
   }
 
   // A word that starts with one of these.
@@ -348,8 +348,8 @@ class Finder {
     if (out_.speech.seconds > 0) return true;
     std::string text = " ";
     for (const char c : prompt_) text += is_letter(c) ? lower(c) : static_cast<unsigned char>(c) < 0x80 ? ' ' : c;
-    for (const char* word : {" sound", " music", " voice", " say", " hear", " noise", " silen", " sing", " beep", " song",
-                             " speak", " audio", "\u58f0", "\u97f3"}) {
+    for (const char* word : {" sound", " music", " voice", " say", " hear", " noise", " silen", " sing", " beep",
+                             " song", " speak", " audio", "\u58f0", "\u97f3"}) {
       if (has(text, word)) return true;
     }
     return false;
@@ -371,7 +371,7 @@ const char* name_of(PromptHint::Level level) {
 Speech spoken(const std::string& prompt) {
   Speech speech;
   std::vector<std::string_view> lines = dialogue(prompt);
-  if (lines.empty() && !structured(prompt)) lines = quoted(prompt);
+  if (lines.empty() && !structured(prompt)) lines = in_quotes(prompt);
   for (const std::string_view line : lines) count_words(line.substr(label_length(line)), speech);
   speech.seconds = speech.words / kWordsPerSecond + speech.characters / kCharactersPerSecond;
   return speech;

@@ -1,5 +1,5 @@
-// Any prompt: it is judged, with a tokenizer and without one, in time that grows with its length alone, and what is said
-// of it can be written down.
+// Any prompt: it is judged, with a tokenizer and without one, in time that grows with its length alone, and what is
+// said of it can be written down.
 #include <cstdlib>
 #include <string>
 

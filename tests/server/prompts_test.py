@@ -35,12 +35,13 @@ class Lint(ServerTest):
         self.assertEqual(estimate["prompt_tokens"], one["tokens"])
 
     def test_hints(self):
-        found = self.codes("He says \"one two three four five six\" <|scene|> <D> At 00:09.000 <Picture 3>", seconds=2, keyframes=1)
+        found = self.codes("He says \"one two three four five six\" <|scene|> At 00:09.000 <Picture 3>", seconds=2, keyframes=1)
         self.assertIn("<|cutoff|>", found["unknown_token"]["message"])
         self.assertIn("6 spoken words take about 2.4 s", found["speech_too_long"]["message"])
         self.assertEqual(found["time_after_end"]["found"], "00:09.000")
         self.assertIn("<Picture 3>", found["unknown_tag"]["message"])
         self.assertEqual({h["level"] for h in found.values()}, {"warning"})
+        self.assertIn("write <d>", self.codes("<D>hold on")["unknown_token"]["message"])
         self.assertEqual(self.codes("<|image_pad|>")["pad_token"]["level"], "error")
         self.assertEqual(self.codes("see <Picture 3>, and hear <Audio 1>", pictures=3, audios=1).get("unknown_tag"), None)
         self.assertEqual(self.lint("")["hints"], [])
@@ -114,18 +115,14 @@ class Estimates(ServerTest):
         self.server.post("/v1/videos/%s/cancel" % job_id)
 
 
-class LittleMemory(ServerTest):
-    flags = ("--ram", "64M")
-
     def test_what_does_not_fit_is_told(self):
-        def told():
-            reply = self.server.post("/v1/videos/estimate", {**SMALL, "size": "512x512", "num_frames": 124})
-            return reply.json if "fits" in reply.json else None
-        estimate = self.server.until(told, 60, "a plan")
-        self.assertFalse(estimate["fits"])
-        warning = [w for w in estimate["warnings"] if w.startswith("memory:")]
-        self.assertEqual(len(warning), 1, estimate["warnings"])
-        self.assertRegex(warning[0], r"needs .* of RAM during .* and 64.0 MiB is")
+        estimate = self.planned(size="4096x4096", num_frames=362)
+        memory = estimate["memory"]["ram"]
+        self.assertEqual(estimate["fits"], memory["peak_bytes"] <= memory["available_bytes"])
+        warnings = [w for w in estimate["warnings"] if w.startswith("memory:")]
+        self.assertEqual(len(warnings), 0 if estimate["fits"] else 1, estimate["warnings"])
+        for warning in warnings:
+            self.assertRegex(warning, r"needs .* of RAM during .* and .* is available")
 
 
 if __name__ == "__main__":

@@ -179,12 +179,15 @@ HttpResponse estimate_video(App& app, const HttpRequest& request) {
   const char* basis = estimate.measured ? "clips of this size and length" : "clips of other sizes";
   try {
     if (const std::optional<PlanMachine> machine = app.dispatcher.machine()) {
-      const RunPlan plan = app.forecast.plan(intake.resolved, *machine);
-      add_plan(plan, intake.resolved, json, warnings);
+      Resolved written = intake.resolved;
+      written.request.output = app.options.book.data_dir + "/clip." + job.format;
+      const RunPlan plan = app.forecast.plan(written, *machine);
+      add_plan(plan, written, json, warnings);
       if (estimate.seconds < 0) {
         estimate.stages = planned_stages(plan);
         basis = estimate.stages.empty() ? "" : "the speed of this machine";
-        for (const auto& [name, seconds] : estimate.stages) estimate.seconds = std::max(0.0, estimate.seconds) + seconds;
+        for (const auto& [name, seconds] : estimate.stages)
+          estimate.seconds = std::max(0.0, estimate.seconds) + seconds;
       }
     }
   } catch (const Error& error) {

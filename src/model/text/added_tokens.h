@@ -16,7 +16,8 @@ namespace h3 {
 std::vector<AddedToken> resolve_added_tokens(const BpeModel& model, const TokenizerFiles& files, AddedSet set,
                                              std::vector<std::string>& notes);
 
-// Names of the release's table: those of every Qwen3 model, most of them for chats, and those that H3 added for prompts.
+// Names of the release's table: those of every Qwen3 model, most of them for chats, and those that H3 added for
+// prompts.
 std::span<const char* const> stock_tokens();
 std::span<const char* const> h3_tokens();
 

@@ -81,7 +81,8 @@ TEST(PromptLint, UnknownTokensAreNamedWithTheKnownOnes) {
     EXPECT_NE(found[0].text.find("write " + right), std::string::npos) << found[0].text;
   }
   // What the guide writes in plain words, comparisons, and hearts.
-  for (const char* plain : {"<cutoff> <scenetrans>", "a < b and c > d", "I <3 you", "<Picture 1>", "<d>[English] x</d>"}) {
+  for (const char* plain :
+       {"<cutoff> <scenetrans>", "a < b and c > d", "I <3 you", "<Picture 1>", "<d>[English] x</d>"}) {
     EXPECT_TRUE(hints(plain, "unknown_token").empty()) << plain;
   }
   EXPECT_EQ(hints("<|x|> <|x|> <|y|>", "unknown_token").size(), 2u) << "each once";
@@ -151,7 +152,8 @@ TEST(PromptLint, SpeechAgainstTheLengthOfTheClip) {
 }
 
 TEST(PromptLint, CutsAfterTheEnd) {
-  const std::string prompt = "[Shot 2] At 00:04.500, the camera cuts. [Shot 3] At 01:00.250, again. The clock says 12:30.";
+  const std::string prompt =
+      "[Shot 2] At 00:04.500, the camera cuts. [Shot 3] At 01:00.250, again. The clock says 12:30.";
   EXPECT_EQ(hints(prompt, "time_after_end", 61).size(), 0u);
   EXPECT_EQ(hints(prompt, "time_after_end", 5).size(), 1u);
   ASSERT_EQ(hints(prompt, "time_after_end", 4.5).size(), 2u);
@@ -182,8 +184,8 @@ TEST(PromptLint, CountsWhatIsPresented) {
   const PromptMedia sound{PromptMedia::Kind::audio, {}, true};
   for (const int frames : {13, 25, 36}) {
     for (const bool heard : {false, true}) {
-      const PromptMedia video{PromptMedia::Kind::video, std::vector<Picture>(static_cast<size_t>(frames), picture(96, 64)),
-                              heard};
+      const PromptMedia video{PromptMedia::Kind::video,
+                              std::vector<Picture>(static_cast<size_t>(frames), picture(96, 64)), heard};
       const std::vector<PromptMedia> media = {image, sound, video, image};
       EXPECT_EQ(count_rows(tokenizer, "ab <d>", media),
                 static_cast<int64_t>(present(tokenizer, "ab <d>", media).ids.size()))
