@@ -172,9 +172,7 @@ RunPlan plan_of(const Booking& booking, const Resolved& resolved, bool host, int
   if (host) {
     plan.ram = memory_of(booking, base, extra);
   } else {
-    const int64_t streamed = engine.placement(resolved).host_bytes;
-    plan.ram = {{{"program", base}, {"frames, sound and encoder", extra}}, "run", base + extra + streamed, 0, false};
-    if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
+    plan.ram = {{{"program", base}, {"frames, sound and encoder", extra}}, "run", base + extra, 0, false};
   }
   plan.disk = output.disk;
   struct statvfs disk {};
@@ -210,7 +208,12 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
   plan.device = real.name();
   plan.ram.limited = options.ram_limit > 0;
   plan.ram.available = options.ram_limit > 0 ? options.ram_limit : ram_for(base);
-  if (!host) plan.vram = card_memory(engine, resolved, options.vram_limit);
+  if (!host) {
+    plan.vram = card_memory(engine, resolved, options.vram_limit);
+    const int64_t streamed = engine.placement(resolved).host_bytes;
+    plan.ram.peak += streamed;
+    if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
+  }
   for (const auto& [kind, sample] : booking.samples) {
     if (ends_with(kind, " int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
   }
