@@ -6,6 +6,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "bench/ops.h"
+#include "ops/shadow.h"
 #include "pipeline/session.h"
 
 namespace h3 {
@@ -16,6 +17,7 @@ Json bench_clip(const BenchOptions& options, Log& log) {
   SessionOptions session_options;
   session_options.device = options.device;
   session_options.threads = options.threads;
+  session_options.shadow = options.shadow;
   session_options.synthetic_layers = options.model.layers > 0 ? static_cast<int>(options.model.layers) : 50;
   Session session(session_options, log);
   Request request;
@@ -55,10 +57,39 @@ double number_of(const Json& row, const char* key) {
 
 }  // namespace
 
+namespace {
+
+// What is left of a measurement whose time is the oracle's.
+Json without_times(const Json& row) {
+  Json out = Json::object({{"shadow", "agrees"}});
+  for (const char* key : {"bench", "backend", "compute", "size", "finite"}) {
+    if (const Json* value = row.find(key)) out.set(key, *value);
+  }
+  return out;
+}
+
+void bench_shadowed(const BenchOptions& options, Context& context, const std::function<void(const Json& row)>& emit) {
+  if (options.kind == BenchKind::ops || options.kind == BenchKind::block) {
+    fail(Code::usage, "--shadow: this measurement checks its results itself; --shadow is for step, vae and e2e");
+  }
+  const std::unique_ptr<Ops> ops = make_shadow(make_backend(options.device, context), make_backend("ref", context));
+  ModelBench model = options.model;
+  model.repeats = 1;
+  if (options.kind == BenchKind::step) return emit(without_times(bench_step(*ops, model, {})));
+  emit(without_times(bench_video_decode(*ops, model, {})));
+  emit(without_times(bench_audio_decode(*ops, model)));
+}
+
+}  // namespace
+
 void run_bench(const BenchOptions& options, Log& log, const std::function<void(const Json& row)>& emit) {
-  if (options.kind == BenchKind::e2e) return emit(bench_clip(options, log));
+  if (options.kind == BenchKind::e2e) {
+    const Json row = bench_clip(options, log);
+    return emit(options.shadow ? without_times(row) : row);
+  }
   ThreadPool pool(options.threads);
   Context context{pool, log};
+  if (options.shadow) return bench_shadowed(options, context, emit);
   const std::unique_ptr<Ops> ops = make_backend(options.device, context);
   switch (options.kind) {
     case BenchKind::ops: return bench_ops(*ops, options, emit);
@@ -80,6 +111,7 @@ std::string bench_line(const Json& row) {
     if (row.find(key) != nullptr) name += " " + text_of(row, key);
   }
   if (row.find("rows") != nullptr) name += " " + text_of(row, "rows") + " rows";
+  if (row.find("shadow") != nullptr) return name + ": every call agrees with the oracle";
   std::string line = strf("%-58s %9.2f ms", name.c_str(), 1e3 * number_of(row, "median_s"));
   if (row.find("tflops") != nullptr) line += strf(" %7.3f TFLOP/s", number_of(row, "tflops"));
   for (const char* key : {"fraction_of_peak", "fraction_of_matmul_ceiling"}) {

@@ -7,7 +7,7 @@ h3_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 h3_packages_build=(g++ cmake ninja-build pkg-config python3
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev libswresample-dev libutf8proc-dev libdnnl-dev
   libcpp-httplib-dev libssl-dev zlib1g-dev libbrotli-dev libsqlite3-dev prometheus-cpp-dev libxxhash-dev libeigen3-dev)
-h3_packages_test=(libgtest-dev libgmock-dev ffmpeg binutils)
+h3_packages_test=(libgtest-dev libgmock-dev ffmpeg binutils groff zsh fish)
 h3_packages_slow=(clang libclang-rt-14-dev chromium chromium-driver)
 
 # h3_install package...: installs those that are missing, as root or through sudo.

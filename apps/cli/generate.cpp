@@ -1,9 +1,9 @@
 // h3 generate and h3 rerun.
-#include <atomic>
-#include <csignal>
 #include <cstdio>
+#include <sstream>
 
 #include "apps/cli/command.h"
+#include "apps/cli/interrupt.h"
 #include "apps/cli/run_flags.h"
 #include "apps/cli/terminal.h"
 #include "base/error.h"
@@ -14,29 +14,6 @@
 
 namespace h3 {
 namespace {
-
-// The one piece of process state: a signal handler can reach nothing else. It asks the running request to stop; a
-// second Ctrl-C ends the process at once.
-std::atomic<Control*> g_running{nullptr};
-
-void on_interrupt(int signal) {
-  if (Control* const control = g_running.load()) control->request_stop();
-  std::signal(signal, SIG_DFL);
-}
-
-class Interruptible {
- public:
-  explicit Interruptible(Control& control) {
-    g_running.store(&control);
-    std::signal(SIGINT, on_interrupt);
-    std::signal(SIGTERM, on_interrupt);
-  }
-  ~Interruptible() {
-    std::signal(SIGINT, SIG_DFL);
-    std::signal(SIGTERM, SIG_DFL);
-    g_running.store(nullptr);
-  }
-};
 
 // What other programs need and this one has no use for, accepted where it means nothing and refused where it would.
 void check_foreign_flags(const Arguments& arguments) {
@@ -181,13 +158,36 @@ SessionOptions options_with_models(const Arguments& arguments) {
   return options;
 }
 
-// The estimate, before work starts; refused here when the memory does not suffice. An oracle run has no plan.
-void tell_plan(Terminal& terminal, Session& session, const Resolved& resolved) {
+// A kernel that no call of the clip can use was not what the user had in mind.
+void check_forced(const RunPlan& plan, const Arguments& arguments) {
+  for (const std::string& forced : arguments.all("force")) {
+    const std::string kernel = forced.substr(forced.find('=') + 1);
+    std::string reason;
+    bool used = false;
+    for (const ShapeUse& use : plan.shapes) {
+      used = used || use.kernel.rfind(kernel, 0) == 0;
+      if (!use.refusals.empty() && use.refusals[0].rfind(kernel + ", which is forced", 0) == 0)
+        reason = use.refusals[0];
+    }
+    if (!used) {
+      fail(Code::usage, "--force %s: it fits no call of this clip (%s), choose another kernel or --precision",
+           forced.c_str(), reason.c_str());
+    }
+  }
+}
+
+// The estimate, before work starts; refused here when the memory does not suffice.
+void tell_plan(Terminal& terminal, Session& session, const Resolved& resolved, const Arguments& arguments) {
   const RunPlan plan = session.plan(resolved);
   check_plan(plan, resolved);
+  check_forced(plan, arguments);
+  if (arguments.on("explain")) {
+    std::istringstream lines(plan.to_text(true));
+    for (std::string line; std::getline(lines, line);) terminal.message(line);
+  }
   const MemoryPlan& memory = plan.vram.peak > 0 ? plan.vram : plan.ram;
-  const std::string text = strf("about %s, %s of %s", duration_text(plan.seconds).c_str(),
-                                bytes_text(memory.peak).c_str(), plan.vram.peak > 0 ? "VRAM" : "RAM");
+  const std::string time = plan.seconds > 0 ? "about " + duration_text(plan.seconds) + ", " : "";
+  const std::string text = time + bytes_text(memory.peak) + (plan.vram.peak > 0 ? " of VRAM" : " of RAM");
   constexpr double kWorthSaying = 5;  // seconds
   if (plan.seconds >= kWorthSaying) terminal.message("estimate: " + text);
   terminal.log().write(LogLevel::info, "%-18s %s", "estimate", text.c_str());
@@ -206,7 +206,7 @@ int run_generate(Arguments& arguments) {
   Session session(options_with_models(arguments), terminal.log());
   const Resolved resolved = session.resolve(request);
   const RenderFiles files = checked_files(arguments, resolved);
-  if (!arguments.on("shadow")) tell_plan(terminal, session, resolved);
+  tell_plan(terminal, session, resolved, arguments);
   render(terminal, session, resolved, files);
   return 0;
 }
@@ -216,9 +216,7 @@ int run_plan(Arguments& arguments) {
   Terminal terminal(level_of(arguments));
   Request request = arguments.request();
   request.output = default_output(request);
-  SessionOptions options = options_with_models(arguments);
-  options.shadow = false;
-  Session session(options, terminal.log());
+  Session session(options_with_models(arguments), terminal.log());
   const Resolved resolved = session.resolve(request);
   const RunPlan plan = session.plan(resolved, true);
   if (arguments.on("json")) {
@@ -234,9 +232,12 @@ int run_plan(Arguments& arguments) {
     std::printf("clip       %dx%d, %d frames, %d evaluations, %s\n%s", resolved.width, resolved.height, resolved.frames,
                 resolved.evaluations, resolved.request.precision.c_str(),
                 plan.to_text(arguments.on("explain")).c_str());
+    if (arguments.on("shadow"))
+      std::printf("time       not estimated: --shadow repeats everything on the slow oracle\n");
     std::fflush(stdout);
   }
   check_plan(plan, resolved);
+  check_forced(plan, arguments);
   return 0;
 }
 

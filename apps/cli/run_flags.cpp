@@ -21,6 +21,13 @@ SessionOptions session_options(const Arguments& arguments) {
     fail(Code::usage, "--te-layers: %d is not allowed, give 1 to 64, for example 50", options.tap);
   }
   options.device = arguments.text("device", "auto");
+  for (const std::string& forced : arguments.all("force")) {
+    const size_t equals = forced.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == forced.size()) {
+      fail(Code::usage, "--force: \"%s\" is not OP=KERNEL, for example linear=f32_scalar", forced.c_str());
+    }
+    options.device += "," + forced;  // backends/list.h
+  }
   options.threads = arguments.whole("threads", 0);
   options.budget.mode = parse_plan_mode(arguments.text("plan", "auto"));
   if (arguments.has("vram")) options.budget.vram = parse_memory("--vram", arguments.text("vram"));

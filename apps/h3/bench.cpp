@@ -99,6 +99,7 @@ int run_bench_models(Arguments& arguments) {
   model.compute = compute_of(arguments.text("precision", "bf16"));
   model.repeats = checked(arguments, "repeats", 3, 1, 1000);
   if (arguments.has("rows")) options.rows = row_counts(arguments.text("rows"));
+  options.shadow = arguments.on("shadow");
   const bool json = arguments.on("json");
   run_bench(options, terminal.log(), [&](const Json& row) {
     std::printf("%s\n", json ? row.dump().c_str() : bench_line(row).c_str());

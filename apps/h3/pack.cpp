@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "apps/cli/command.h"
+#include "apps/cli/interrupt.h"
 #include "apps/cli/run_flags.h"
 #include "apps/cli/terminal.h"
 #include "apps/pack/verify.h"
@@ -107,9 +108,10 @@ int threads_of(const Arguments& arguments) {
 
 int run_pack(Arguments& arguments) {
   const PackOptions options = pack_options(arguments);
-  Log log;
+  Terminal terminal(LogLevel::warn);
   ThreadPool pool(threads_of(arguments));
-  const Control control;
+  Control control;
+  control.on_progress = [&](const Progress& progress) { terminal.progress(progress); };
   const std::string random = arguments.text("random");
   if (!random.empty() && random != "release" && random != "release-4b") {
     fail(Code::usage, "--random: \"%s\" is not known, give release or release-4b", random.c_str());
@@ -117,8 +119,13 @@ int run_pack(Arguments& arguments) {
   if (!random.empty() && !options.inputs.paths.empty()) {
     fail(Code::usage, "pack: --random makes the weights, but %s is named too", options.inputs.paths[0].c_str());
   }
-  const PackReport report = random.empty() ? pack_model(options, pool, log, control)
-                                           : pack_random(0, random == "release-4b", options, pool, log, control);
+  PackReport report;
+  {
+    const Interruptible interruptible(control);
+    report = random.empty() ? pack_model(options, pool, terminal.log(), control)
+                            : pack_random(0, random == "release-4b", options, pool, terminal.log(), control);
+  }
+  terminal.clear();
   if (arguments.on("json")) {
     std::printf("%s\n", report.to_json().dump(1).c_str());
   } else {

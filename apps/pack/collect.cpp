@@ -74,7 +74,7 @@ class Collector {
         if (parts.conditioner) add_conditioner(component);
         break;
       case Role::clip_proj:
-        if (parts.conditioner) take(component, export_clip_proj(component));
+        if (parts.conditioner) add_clip_proj(component);
         break;
       case Role::video_vae:
         if (video.decoder || video.encoder) take(component, export_video_vae(component, video));
@@ -115,6 +115,14 @@ class Collector {
     const int asked = options_.te_layers > 0 ? options_.te_layers : fitted;
     out_.tap = text::resolve_tap(asked, files_, component, text::language_dims(component, names).layers);
     take(component, export_conditioner(component, {out_.tap, options_.parts.vision}));
+  }
+
+  void add_clip_proj(const Component& component) {
+    if (const Component* const encoder = files_.find(Role::conditioner)) {
+      const int64_t hidden = text::language_dims(*encoder, text::detect_names(*encoder)).hidden;
+      text::check_clip_proj_width(component, text::bind_clip_proj(component).in, hidden);
+    }
+    take(component, export_clip_proj(component));
   }
 
   void take(const Component& component, Exported exported) {

@@ -27,8 +27,9 @@ std::string module_of(const std::string& name) {
 
 // The last projection made is kept: its weight, bias and table are written one after the other.
 struct DitPack::Curve {
-  TimeCurve curve;
-  std::vector<float> silu;
+  TimeCurve fitted;         // points 0: the base has curves already
+  std::vector<float> silu;  // what was fitted
+  BranchTarget branches;
   int64_t at = -2;
   dit::ExportAdaln made;
 };
@@ -96,62 +97,70 @@ bool DitPack::wants_curve() const {
   return !stored && format && *format != Format::f32 && curve_fit_available();
 }
 
+// A full base: rank 8, and what adapters add to the projections beside it, which no fit rounds.
 void DitPack::make_curve(dit::DitExportOptions& wanted) {
   Context context{pool_, log_};
   const std::unique_ptr<Ops> ops = make_backend("cpu", context);
   auto state = std::make_shared<Curve>();
   state->silu = silu_grid(*ops, *source_, kCurvePoints);
-  state->curve = fit_time_curve(state->silu, kCurvePoints, kCurveRank);
-  if (options_.check_adaln) check_curve(*state);
-  wanted.adaln_width = state->curve.rank;
-  wanted.adaln_points = state->curve.points;
-  wanted.adaln = [this, state](int64_t block) {
-    if (state->at != block) {
-      state->made = behind_curve(adaln(block), lora::SiteMerge(uses_, adaln_site(block)), state->curve, pool_);
-      state->at = block;
-    }
-    return state->made;
-  };
-  merges_adaln_ = false;  // merged before the projection is made
+  state->fitted = fit_time_curve(state->silu, kCurvePoints, kCurveRank);
+  state->branches.silu = &state->silu;
+  use_curves(state, wanted);
 }
 
 // A pruned base keeps its coordinates and gains those of the branches.
-void DitPack::extend_curves(dit::DitExportOptions& wanted) {
-  const auto extended = [this](int64_t block) {
-    const dit::AdalnSource& own = adaln(block);
-    return with_branches(own, own.table.empty() ? source_->curve : own.table, uses_, adaln_site(block));
-  };
-  auto state = std::make_shared<Curve>();
-  state->made = extended(-1);
+void DitPack::extend_curves(dit::DitExportOptions& wanted) { use_curves(std::make_shared<Curve>(), wanted); }
+
+dit::ExportAdaln DitPack::curved(const Curve& state, int64_t block) const {
+  const dit::AdalnSource& own = adaln(block);
+  dit::ExportAdaln base;
+  if (state.fitted.points > 0) {
+    base = behind_curve(own, lora::SiteMerge({}, adaln_site(block)), state.fitted, pool_);
+  } else {
+    base = {own.weight, own.bias, own.table.empty() ? source_->curve : own.table};
+  }
+  return adapters_change_adaln() ? with_branches(base, uses_, adaln_site(block), state.branches) : base;
+}
+
+// All projections get the width of the widest: an adapter may leave some alone, or have ranks that differ.
+void DitPack::use_curves(std::shared_ptr<Curve> state, dit::DitExportOptions& wanted) {
+  for (int64_t block = -1; block < static_cast<int64_t>(source_->blocks.size()); ++block) {
+    const int64_t own = state->fitted.points > 0 ? state->fitted.rank : adaln(block).weight.cols;
+    const int64_t width = branched_width(own, uses_, adaln_site(block), state->branches);
+    state->branches.width = std::max(state->branches.width, width);
+  }
+  if (options_.check_adaln && state->fitted.points > 0) check_curve(*state);
+  state->made = curved(*state, -1);
   state->at = -1;
   wanted.adaln_width = state->made.weight.cols;
   wanted.adaln_points = static_cast<int64_t>(state->made.table.size()) / wanted.adaln_width;
-  wanted.adaln = [extended, state](int64_t block) {
+  wanted.adaln = [this, state](int64_t block) {
     if (state->at != block) {
-      state->made = extended(block);
+      state->made = curved(*state, block);
       state->at = block;
     }
     return state->made;
   };
-  notes_.push_back(strf("AdaLN: curves of rank %lld, adapters inside", static_cast<long long>(wanted.adaln_width)));
-  merges_adaln_ = false;
+  if (adapters_change_adaln()) {
+    notes_.push_back(strf("AdaLN: curves of rank %lld, adapters inside", static_cast<long long>(wanted.adaln_width)));
+  }
+  merges_adaln_ = false;  // the branches are part of the curves
 }
 
 void DitPack::check_curve(const Curve& state) {
   std::string line = "AdaLN: centred spectrum";
-  for (size_t i = 0; i < std::min<size_t>(12, state.curve.spectrum.size()); ++i) {
-    line += strf(" %.3e", state.curve.spectrum[i]);
+  for (size_t i = 0; i < std::min<size_t>(12, state.fitted.spectrum.size()); ++i) {
+    line += strf(" %.3e", state.fitted.spectrum[i]);
   }
   notes_.push_back(line);
   CurveError worst;
   for (int64_t block = -1; block < static_cast<int64_t>(source_->blocks.size()); ++block) {
     const lora::SiteMerge merge(uses_, adaln_site(block));
-    const dit::ExportAdaln made = behind_curve(adaln(block), merge, state.curve, pool_);
-    const CurveError error = curve_error(adaln(block), merge, made, state.silu, state.curve, kCheckStride, pool_);
+    const CurveError error = curve_error(adaln(block), merge, curved(state, block), state.silu, kCheckStride, pool_);
     if (error.rms >= worst.rms) worst = error;
   }
   notes_.push_back(strf("AdaLN: rank %lld, worst projection: max error %.3e, rms %.3e on a signal of rms %.3f",
-                        static_cast<long long>(state.curve.rank), worst.max_abs, worst.rms, worst.signal));
+                        static_cast<long long>(state.branches.width), worst.max_abs, worst.rms, worst.signal));
 }
 
 Exported DitPack::exported(double video_shift, double audio_shift) {
@@ -167,6 +176,10 @@ Exported DitPack::exported(double video_shift, double audio_shift) {
            component_.origin.c_str());
     }
     extend_curves(wanted);
+  }
+  if (options_.check_adaln && (pruned || !wanted.adaln)) {
+    notes_.push_back(strf("AdaLN: nothing to check: %s",
+                          pruned ? "the transformer came with its curves" : "the projections are kept as they are"));
   }
   return dit::export_dit(source_, wanted);
 }

@@ -29,7 +29,9 @@ class DitPack {
   bool wants_curve() const;
   void make_curve(dit::DitExportOptions& wanted);
   void extend_curves(dit::DitExportOptions& wanted);
-  void check_curve(const Curve& curve);
+  dit::ExportAdaln curved(const Curve& state, int64_t block) const;
+  void use_curves(std::shared_ptr<Curve> state, dit::DitExportOptions& wanted);
+  void check_curve(const Curve& state);
   lora::Site adaln_site(int64_t block) const;
   const dit::AdalnSource& adaln(int64_t block) const;
   bool adapters_change_adaln() const;

@@ -1,6 +1,7 @@
 #include "apps/pack/pack.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "apps/pack/collect.h"
 #include "apps/pack/header.h"
@@ -45,6 +46,7 @@ class Packer {
     plan(contents);
     const std::vector<std::string> blank(entries_.size(), std::string(kStrongDigits, '0'));
     const uint64_t header_bytes = pack_header(files_, contents, options_, sections, entries_, blank).size();
+    tell_left_over();
     CmfWriter writer(options_.output, entries_, sections, {.header_bytes = header_bytes});
     for (size_t i = 0; i < entries_.size(); ++i) {
       control_.check();
@@ -63,6 +65,16 @@ class Packer {
   }
 
  private:
+  // A process that was killed could not remove what it had written (base/file_map.h); the writer starts it anew.
+  void tell_left_over() const {
+    const std::string part = options_.output + ".part";
+    std::error_code error;
+    const uint64_t bytes = std::filesystem::file_size(part, error);
+    if (error) return;
+    log_.write(LogLevel::warn, "%s: %.1f MB that an interrupted pack left behind; written anew", part.c_str(),
+               static_cast<double>(bytes) / 1e6);
+  }
+
   // Entries in the order of their names, configurations among them.
   void plan(const PackContents& contents) {
     struct Item {
@@ -103,12 +115,11 @@ class Packer {
       return;
     }
     RowReader reader = reader_of(rows);
-    if (merge != nullptr) {
-      reader.read = [&rows, &merge](int64_t first, int64_t count, float* out) {
-        rows.decode_rows(first, count, out);
-        merge->add(first, count, out);
-      };
-    }
+    reader.read = [&](int64_t first, int64_t count, float* out) {
+      control_.check();  // the largest tensors take a minute
+      rows.decode_rows(first, count, out);
+      if (merge != nullptr) merge->add(first, count, out);
+    };
     const int64_t step =
         is_plain(t.format) ? std::max<int64_t>(1, kChunkValues / std::max<int64_t>(1, rows.cols)) : rows.rows;
     for (int64_t first = 0; first < rows.rows; first += step) {
@@ -171,15 +182,18 @@ PackReport pack_random(int layers, bool small_encoder, const PackOptions& option
 }
 
 std::string PackReport::to_text() const {
+  size_t width = 0;
+  for (const auto& [name, family] : families) width = std::max(width, name.size());
   std::string text;
   for (const auto& [name, family] : families) {
-    const std::string error =
-        family.copied == family.tensors ? "copied" : strf("relative L2 %.3e", family.error.rel_l2());
-    text += strf("%-12s %9.1f MB  %-28s %s\n", name.c_str(), static_cast<double>(family.bytes) / 1e6, error.c_str(),
-                 formats_text(family).c_str());
+    const std::string error = family.copied == family.tensors ? "copied"
+                              : family.error.squares == 0     ? "exact"
+                                                              : strf("relative L2 %.3e", family.error.rel_l2());
+    text += strf("%-*s %9.1f MB  %-22s %s\n", static_cast<int>(width), name.c_str(),
+                 static_cast<double>(family.bytes) / 1e6, error.c_str(), formats_text(family).c_str());
   }
   for (const std::string& note : notes) text += note + "\n";
-  return text + strf("%lld tensors, %.2f GB\n", static_cast<long long>(tensors), static_cast<double>(bytes) / 1e9);
+  return text + strf("%lld tensors, %.1f MB\n", static_cast<long long>(tensors), static_cast<double>(bytes) / 1e6);
 }
 
 Json PackReport::to_json() const {

@@ -101,73 +101,113 @@ dit::ExportAdaln behind_curve(const dit::AdalnSource& full, const lora::SiteMerg
   return out;
 }
 
-dit::ExportAdaln with_branches(const dit::AdalnSource& pruned, const std::vector<float>& curve,
-                               const std::vector<lora::Use>& uses, const lora::Site& site) {
-  struct Part {
-    int64_t rank;
-    std::vector<float> up, coordinates;  // [rows, rank], [points, rank]
-  };
-  std::vector<Part> parts;
-  const int64_t rows = pruned.weight.rows, own = pruned.weight.cols;
-  const int64_t points = static_cast<int64_t>(curve.size()) / own;
-  int64_t width = own;
-  for (const lora::Use& use : uses) {
-    for (const lora::Branch& branch : use.adapter->branches(site)) {
-      const std::vector<float>& grid = use.adapter->silu_grid();
-      if (use.adapter->silu_points() != points || branch.up.rows != rows || branch.first_row != 0) {
-        fail(Code::usage,
-             "%s changes the time projections of the full model; on a pruned one the file "
-             "h3_silu_temb_grid.safetensors with %lld points must lie beside it",
-             use.adapter->file().path.c_str(), static_cast<long long>(points));
-      }
-      Part part;
-      part.rank = branch.rank();
-      part.up.resize(static_cast<size_t>(rows * part.rank));
-      branch.up.decode_rows(0, rows, part.up.data());
-      const float scale = use.strength * branch.scale;
-      for (float& value : part.up) value *= scale;
-      std::vector<float> down(static_cast<size_t>(branch.down.cols));
-      part.coordinates.resize(static_cast<size_t>(points * part.rank));
-      for (int64_t r = 0; r < part.rank; ++r) {
-        row_of(branch.down.format).decode_row(branch.down, r, down.data());
-        for (int64_t g = 0; g < points; ++g) {
-          part.coordinates[g * part.rank + r] =
-              static_cast<float>(dot(down.data(), &grid[g * branch.down.cols], branch.down.cols));
-        }
-      }
-      width += part.rank;
-      parts.push_back(std::move(part));
-    }
+namespace {
+
+// A pair of a pruned checkpoint, made for its curve instead of the time embedding.
+bool reads_curve(const lora::Branch& branch, int64_t own, const BranchTarget& target) {
+  return target.silu == nullptr && branch.down.cols == own;
+}
+
+struct TimeBranch {
+  int64_t rank = 0;
+  std::vector<float> up;           // [rows, rank], with the scale
+  std::vector<float> down;         // [rank, width of what it reads]
+  std::vector<float> coordinates;  // [points, rank]: A silu(t); empty: reads the curve
+};
+
+TimeBranch expanded(const lora::Use& use, const lora::Branch& branch) {
+  TimeBranch out;
+  out.rank = branch.rank();
+  out.up.resize(static_cast<size_t>(branch.up.rows * out.rank));
+  branch.up.decode_rows(0, branch.up.rows, out.up.data());
+  for (float& value : out.up) value *= use.strength * branch.scale;
+  out.down.resize(static_cast<size_t>(out.rank * branch.down.cols));
+  for (int64_t r = 0; r < out.rank; ++r) {
+    row_of(branch.down.format).decode_row(branch.down, r, &out.down[r * branch.down.cols]);
   }
-  dit::ExportAdaln out;
-  out.bias = pruned.bias;
-  std::vector<float> weight(static_cast<size_t>(rows * width));
-  out.table.resize(static_cast<size_t>(points * width));
-  std::vector<float> row(static_cast<size_t>(own));
-  const auto join = [&](float* to, const float* first, const auto& rest, int64_t index) {
-    to = std::copy(first, first + own, to);
-    for (const Part& part : parts) to = std::copy_n((part.*rest).begin() + index * part.rank, part.rank, to);
-  };
-  for (int64_t r = 0; r < rows; ++r) {
-    pruned.weight.decode_rows(r, 1, row.data());
-    join(&weight[r * width], row.data(), &Part::up, r);
-  }
-  for (int64_t g = 0; g < points; ++g) join(&out.table[g * width], &curve[g * own], &Part::coordinates, g);
-  out.weight = owned_rows("adaln", std::move(weight), rows);
   return out;
 }
 
+void read_grid(TimeBranch& part, const std::vector<float>& silu, int64_t points) {
+  const int64_t width = static_cast<int64_t>(part.down.size()) / part.rank;
+  part.coordinates.resize(static_cast<size_t>(points * part.rank));
+  for (int64_t g = 0; g < points; ++g) {
+    for (int64_t r = 0; r < part.rank; ++r) {
+      part.coordinates[g * part.rank + r] = static_cast<float>(dot(&part.down[r * width], &silu[g * width], width));
+    }
+  }
+}
+
+[[noreturn]] void no_grid(const lora::Use& use, const lora::Branch& branch, int64_t points) {
+  const TensorInfo* info = use.adapter->file().source->find(branch.up.name);
+  fail(Code::data,
+       "%s: tensor '%s' at offset %llu belongs to a pair that reads the %lld-wide time embedding, which a pruned "
+       "transformer does not have; put h3_silu_temb_grid.safetensors with %lld points beside the adapter, or pack the "
+       "full checkpoint",
+       use.adapter->file().path.c_str(), branch.up.name.c_str(),
+       static_cast<unsigned long long>(info == nullptr ? 0 : info->offset), static_cast<long long>(branch.down.cols),
+       static_cast<long long>(points));
+}
+
+}  // namespace
+
+int64_t branched_width(int64_t own, const std::vector<lora::Use>& uses, const lora::Site& site,
+                       const BranchTarget& target) {
+  int64_t width = own;
+  for (const lora::Use& use : uses) {
+    for (const lora::Branch& branch : use.adapter->branches(site)) {
+      if (!reads_curve(branch, own, target)) width += branch.rank();
+    }
+  }
+  return width;
+}
+
+dit::ExportAdaln with_branches(const dit::ExportAdaln& base, const std::vector<lora::Use>& uses, const lora::Site& site,
+                               const BranchTarget& target) {
+  const int64_t rows = base.weight.rows, own = base.weight.cols, width = target.width;
+  const int64_t points = static_cast<int64_t>(base.table.size()) / own;
+  H3_ASSERT(width >= branched_width(own, uses, site, target));
+  std::vector<float> weight(static_cast<size_t>(rows * width)), table(static_cast<size_t>(points * width));
+  for (int64_t r = 0; r < rows; ++r) base.weight.decode_rows(r, 1, &weight[r * width]);
+  for (int64_t g = 0; g < points; ++g) std::copy_n(&base.table[g * own], own, &table[g * width]);
+  int64_t at = own;
+  for (const lora::Use& use : uses) {
+    for (const lora::Branch& branch : use.adapter->branches(site)) {
+      H3_ASSERT(branch.up.rows == rows && branch.first_row == 0);
+      TimeBranch part = expanded(use, branch);
+      if (reads_curve(branch, own, target)) {
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t k = 0; k < part.rank; ++k) {
+            for (int64_t c = 0; c < own; ++c)
+              weight[r * width + c] += part.up[r * part.rank + k] * part.down[k * own + c];
+          }
+        }
+        continue;
+      }
+      const std::vector<float>& silu = target.silu != nullptr ? *target.silu : use.adapter->silu_grid();
+      if (static_cast<int64_t>(silu.size()) != points * branch.down.cols) no_grid(use, branch, points);
+      read_grid(part, silu, points);
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(&part.up[r * part.rank], part.rank, &weight[r * width + at]);
+      for (int64_t g = 0; g < points; ++g)
+        std::copy_n(&part.coordinates[g * part.rank], part.rank, &table[g * width + at]);
+      at += part.rank;
+    }
+  }
+  return {owned_rows("adaln", std::move(weight), rows), base.bias, std::move(table)};
+}
+
 CurveError curve_error(const dit::AdalnSource& full, const lora::SiteMerge& merge, const dit::ExportAdaln& curved,
-                       const std::vector<float>& silu, const TimeCurve& curve, int64_t stride, ThreadPool& pool) {
+                       const std::vector<float>& silu, int64_t stride, ThreadPool& pool) {
+  const int64_t width = full.weight.cols, points = static_cast<int64_t>(silu.size()) / width;
+  const int64_t rank = curved.weight.cols;
   std::vector<CurveError> by_row(static_cast<size_t>(full.weight.rows));
   for_rows(full, merge, stride, pool, [&](int64_t row, const float* weights) {
-    std::vector<float> small(static_cast<size_t>(curve.rank));
+    std::vector<float> small(static_cast<size_t>(rank));
     curved.weight.decode_rows(row, 1, small.data());
     CurveError& error = by_row[static_cast<size_t>(row)];
-    for (int64_t g = 0; g < curve.points; ++g) {
-      const double exact = dot(weights, &silu[g * curve.width], curve.width) + static_cast<double>(full.bias[row]);
-      const double found =
-          dot(small.data(), &curve.table[g * curve.rank], curve.rank) + static_cast<double>(curved.bias[row]);
+    for (int64_t g = 0; g < points; ++g) {
+      const double exact = dot(weights, &silu[g * width], width) + static_cast<double>(full.bias[row]);
+      const double found = dot(small.data(), &curved.table[g * rank], rank) + static_cast<double>(curved.bias[row]);
       error.max_abs = std::max(error.max_abs, std::fabs(found - exact));
       error.rms += (found - exact) * (found - exact);
       error.signal += exact * exact;
@@ -180,7 +220,7 @@ CurveError curve_error(const dit::AdalnSource& full, const lora::SiteMerge& merg
     total.max_abs = std::max(total.max_abs, by_row[row].max_abs);
     total.rms += by_row[row].rms;
     total.signal += by_row[row].signal;
-    count += curve.points;
+    count += points;
   }
   const double n = static_cast<double>(std::max<int64_t>(count, 1));
   total.rms = std::sqrt(total.rms / n);

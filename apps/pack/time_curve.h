@@ -35,15 +35,28 @@ TimeCurve fit_time_curve(const std::vector<float>& silu, int64_t points, int64_t
 dit::ExportAdaln behind_curve(const dit::AdalnSource& full, const lora::SiteMerge& merge, const TimeCurve& curve,
                               ThreadPool& pool);
 
-// A curve that carries the low-rank branches of an adapter: weight [W | scale B], table [u(t) | A silu(t)].
-dit::ExportAdaln with_branches(const dit::AdalnSource& pruned, const std::vector<float>& curve,
-                               const std::vector<lora::Use>& uses, const lora::Site& site);
+// What the time-side branches of adapters become a part of.
+struct BranchTarget {
+  const std::vector<float>* silu = nullptr;  // [points, time_dim] of the curve's own grid; null: a pruned base, where
+                                             // each adapter brings the grid it needs
+  int64_t width = 0;                         // columns to make, at least branched_width(); the rest are zero
+};
+
+// Columns of a projection of `own` columns with its branches beside them.
+int64_t branched_width(int64_t own, const std::vector<lora::Use>& uses, const lora::Site& site,
+                       const BranchTarget& target);
+
+// The projection behind a curve with the branches of a site in it (spec dit 9): weight [W | scale B], table
+// [u(t) | A silu(t)]. Branches of a pruned base that read the curve itself are merged into W. Error(data) naming the
+// tensor for a branch that reads the time embedding where nothing says what that is.
+dit::ExportAdaln with_branches(const dit::ExportAdaln& base, const std::vector<lora::Use>& uses, const lora::Site& site,
+                               const BranchTarget& target);
 
 // How far modulation by the curve lies from that by the projection, over the whole grid and every `stride`-th row.
 struct CurveError {
   double max_abs = 0, rms = 0, signal = 0;  // signal: rms of the modulation itself
 };
 CurveError curve_error(const dit::AdalnSource& full, const lora::SiteMerge& merge, const dit::ExportAdaln& curved,
-                       const std::vector<float>& silu, const TimeCurve& curve, int64_t stride, ThreadPool& pool);
+                       const std::vector<float>& silu, int64_t stride, ThreadPool& pool);
 
 }  // namespace h3

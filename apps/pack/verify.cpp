@@ -49,10 +49,10 @@ VerifyReport verify_file(const std::string& path, ThreadPool& pool) {
   report.hashed_bytes = verdict.hashed_bytes;
   report.good = verdict.faults.empty();
   for (const CmfFault& fault : verdict.faults) report.lines.push_back(fault_line(path, fault));
-  const double gigabytes = static_cast<double>(verdict.hashed_bytes) / 1e9;
+  const double megabytes = static_cast<double>(verdict.hashed_bytes) / 1e6;
   const std::string summary =
-      strf("%lld tensors, %.2f GB at %.1f GB/s; XXH3-128 of %lld", static_cast<long long>(verdict.tensors), gigabytes,
-           report.seconds > 0 ? gigabytes / report.seconds : 0, static_cast<long long>(verdict.strong));
+      strf("%lld tensors, %.1f MB at %.1f GB/s; XXH3-128 of %lld", static_cast<long long>(verdict.tensors), megabytes,
+           report.seconds > 0 ? megabytes / 1e3 / report.seconds : 0, static_cast<long long>(verdict.strong));
   report.lines.push_back(path + (report.good ? ": sound: " : ": damaged: ") + summary);
   return report;
 }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/isa_level.h"
@@ -22,6 +23,8 @@ struct BackendRow {
   BackendInfo info;
   bool automatic = true;  // a candidate for "auto"
   std::unique_ptr<Ops> (*make)(Context& context, int index) = nullptr;
+  // With kernels to force. Null: it has one kernel for every operation.
+  std::unique_ptr<Ops> (*make_forced)(Context& context, const std::string& linear) = nullptr;
   int index = 0;
   bool card = false;  // believed only after a start-up check
 };
@@ -51,15 +54,43 @@ void add_cuda(std::vector<BackendRow>& rows) {
 }
 #endif
 
+// "cpu,linear=f32_scalar"
+struct DeviceName {
+  std::string device, forced_linear;
+};
+
+DeviceName parse_name(const std::string& text) {
+  const size_t comma = text.find(',');
+  DeviceName name{text.substr(0, comma), ""};
+  if (name.device == "cuda") name.device = "cuda:0";
+  for (size_t at = comma; at != std::string::npos;) {
+    const size_t next = text.find(',', at + 1);
+    const std::string forced = text.substr(at + 1, next == std::string::npos ? next : next - at - 1);
+    constexpr std::string_view kLinear = "linear=";
+    if (forced.rfind(kLinear, 0) != 0 || forced.size() == kLinear.size()) {
+      fail(Code::usage, "force: \"%s\" names no operation with kernels to choose from, give linear=KERNEL",
+           forced.c_str());
+    }
+    name.forced_linear = forced.substr(kLinear.size());
+    at = next;
+  }
+  return name;
+}
+
 // In order of preference: "auto" takes the first that is not refused.
 std::vector<BackendRow> backend_rows() {
   std::vector<BackendRow> rows;
   add_cuda(rows);
-  rows.push_back({{"cpu", cpu_isa_detail(), ""}, true, [](Context& context, int) { return make_cpu_ops(context); }, 0});
-  rows.push_back({{"ref", "plain loops with double accumulators: the oracle, slow", ""},
-                  false,
-                  [](Context& context, int) { return make_ref_ops(context); },
-                  0});
+  BackendRow cpu;
+  cpu.info = {"cpu", cpu_isa_detail(), ""};
+  cpu.make = [](Context& context, int) { return make_cpu_ops(context); };
+  cpu.make_forced = [](Context& context, const std::string& linear) { return make_cpu_ops(context, linear); };
+  rows.push_back(cpu);
+  BackendRow ref;
+  ref.info = {"ref", "plain loops with double accumulators: the oracle, slow", ""};
+  ref.automatic = false;
+  ref.make = [](Context& context, int) { return make_ref_ops(context); };
+  rows.push_back(ref);
   return rows;
 }
 
@@ -99,12 +130,16 @@ std::vector<BackendInfo> list_backends(Context& context) {
 }
 
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
-  const std::string wanted = name == "cuda" ? "cuda:0" : name;
+  const auto& [wanted, forced_linear] = parse_name(name);
   std::string names = "auto";
   for (const BackendRow& row : checked_rows(context, wanted)) {
     names += ", " + row.info.name;
     if (wanted != row.info.name && !(wanted == "auto" && row.automatic)) continue;
-    if (row.info.refused.empty()) return row.make(context, row.index);
+    if (row.info.refused.empty() && forced_linear.empty()) return row.make(context, row.index);
+    if (row.info.refused.empty() && row.make_forced == nullptr) {
+      fail(Code::usage, "force: %s has no kernels to choose from, drop it or give --device cpu", row.info.name.c_str());
+    }
+    if (row.info.refused.empty()) return row.make_forced(context, forced_linear);
     if (wanted != "auto") {
       fail(Code::device, "device '%s' cannot be used: %s. Run 'h3 devices' for what this machine has",
            row.info.name.c_str(), row.info.refused.c_str());
@@ -122,8 +157,30 @@ const char* host_weights(Format format) {
   return kernels_of(IsaLevel::scalar).expander(row_of(format).name) != nullptr ? "packed" : "packed, by rows";
 }
 
+namespace {
+
+// The oracle holds the weights, and their magnitudes, in f32 (ops/shadow.h).
+DryRules beside_oracle(DryRules rules) {
+  rules.linear = [linear = rules.linear](const LinearSpec& spec) {
+    LinearPlan plan = linear(spec);
+    plan.bytes += 2 * 4 * spec.weight.rows * spec.weight.cols;
+    return plan;
+  };
+  rules.conv_bytes = [conv = rules.conv_bytes](const ConvSpec& spec) {
+    return conv(spec) + 2 * 4 * static_cast<int64_t>(spec.weight.size());
+  };
+  return rules;
+}
+
+}  // namespace
+
 DryRules dry_rules(const std::string& name, Context& context) {
-  if (name == "cpu") return cpu_dry_rules(context);
+  constexpr std::string_view kShadow = "shadow(";
+  if (name.rfind(kShadow, 0) == 0) {
+    return beside_oracle(dry_rules(name.substr(kShadow.size(), name.size() - kShadow.size() - 1), context));
+  }
+  const DeviceName asked = parse_name(name);
+  if (asked.device == "cpu") return cpu_dry_rules(context, asked.forced_linear);
   // The oracle packs every weight as f32; an accelerator holds what it multiplies.
   DryRules rules;
   rules.name = name;

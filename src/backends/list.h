@@ -19,8 +19,8 @@ struct BackendInfo {
 
 std::vector<BackendInfo> list_backends(Context& context);
 
-// name: "auto", "ref", "cpu", "cuda", "cuda:N". Error(usage) for an unknown name, Error(device) with the reason
-// otherwise.
+// name: "auto", "ref", "cpu", "cuda", "cuda:N"; "cpu,linear=KERNEL" forces a kernel wherever it can compute what is
+// asked. Error(usage) for an unknown name or kernel, Error(device) with the reason otherwise.
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context);
 
 // What the back end `name` ("ref", "cpu", "cuda:0") makes of matmuls, attention and convolutions, for a dry run.

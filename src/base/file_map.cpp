@@ -1,6 +1,7 @@
 #include "base/file_map.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -68,15 +69,39 @@ std::string read_file(const std::string& path, size_t limit) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+namespace {
+
+// False when another writer has the file, or gave it its final name since it was opened. File systems without locks
+// pass.
+bool lock_own(int fd, const std::string& temporary) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  struct stat opened {
+  }, named{};
+  return ::fstat(fd, &opened) == 0 && ::stat(temporary.c_str(), &named) == 0 && opened.st_ino == named.st_ino;
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".part") {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(Code::io, "cannot write %s: %s", path.c_str(), std::strerror(errno));
+  // What a killed process left behind is emptied; what a running one writes is not touched.
+  const int fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) fail(Code::io, "cannot write %s: %s", path.c_str(), std::strerror(errno));
+  if (!lock_own(fd, temporary_)) {
+    ::close(fd);
+    fail(Code::io, "cannot write %s: another process is writing it; wait for it or choose another name", path.c_str());
+  }
+  if (::ftruncate(fd, 0) != 0) {
+    const int error = errno;
+    ::close(fd);
+    fail(Code::io, "cannot write %s: %s", path.c_str(), std::strerror(error));
+  }
+  fd_ = fd;
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
+  ::unlink(temporary_.c_str());  // before the lock goes with the descriptor
   ::close(fd_);
-  ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(const void* data, size_t size) {
@@ -108,12 +133,13 @@ void AtomicFile::write_at(uint64_t offset, const void* data, size_t size) {
 
 void AtomicFile::commit() {
   const int fd = std::exchange(fd_, -1);
+  const int lock = ::dup(fd);  // keeps the lock until the file has its name: closing may still report a failed write
   const bool closed = ::close(fd) == 0;
-  if (!closed || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary_.c_str());
-    fail(Code::io, "cannot write %s: %s", path_.c_str(), std::strerror(error));
-  }
+  const bool named = closed && ::rename(temporary_.c_str(), path_.c_str()) == 0;
+  const int error = errno;
+  if (!named) ::unlink(temporary_.c_str());
+  if (lock >= 0) ::close(lock);
+  if (!named) fail(Code::io, "cannot write %s: %s", path_.c_str(), std::strerror(error));
 }
 
 }  // namespace h3

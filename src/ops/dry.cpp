@@ -91,6 +91,15 @@ struct DryConv final : Conv {
 // Longer edges than these change no rate, only the time that measuring takes.
 constexpr int64_t kLinearEdge = 1024, kConvEdge = 256;
 
+MatrixSource first_rows(const MatrixSource& source, int64_t count) {
+  MatrixSource out;
+  for (const MatrixSource::Part& part : source.parts) {
+    if (out.rows == count) break;
+    out.append(part.matrix, part.first, std::min(part.rows, count - out.rows));
+  }
+  return out;
+}
+
 double values_of(const MatrixSource& source) { return static_cast<double>(source.rows * source.cols); }
 
 const char* name_of(Compute compute) {
@@ -216,12 +225,7 @@ class Dry final : public DryOps {
   void keep_sample(const std::string& kind, const MatrixSource& weight) {
     MatrixSource& sample = booking_.samples[kind];
     if (values_of(sample) >= kSampleValues || values_of(sample) >= values_of(weight)) return;
-    sample = {};
-    for (const MatrixSource::Part& part : weight.parts) {
-      const int64_t room = static_cast<int64_t>(kSampleValues) / weight.cols + 1 - sample.rows;
-      if (room <= 0) break;
-      sample.append(part.matrix, part.first, std::min(part.rows, room));
-    }
+    sample = first_rows(weight, static_cast<int64_t>(kSampleValues) / weight.cols + 1);
   }
   void need(int64_t scratch) {
     if (scratch <= booking_.scratch) return;
@@ -259,18 +263,17 @@ void Dry::measure_with(DryLinear& linear, const MatrixSource& weight) {
   MeasuredWeight measured;
   measured.compute = linear.compute;
   if (linear.plan.stored) {
-    const std::string pack = std::string("pack ") + row_of(weight.format()).name + " " + name_of(linear.compute);
-    linear.kind += std::string(" ") + row_of(weight.format()).name;
-    linear.units = values_of(weight) / kSampleValues;
-    measured.stored = booking_.samples[pack];
-    measured.in = measured.stored.cols;
+    const int64_t most = std::min(kLinearEdge, static_cast<int64_t>(kSampleValues) / weight.cols + 1);
+    measured.stored = first_rows(weight, most);
+    measured.in = linear.in;
     measured.out = measured.stored.rows;
+    linear.kind += std::string(" ") + row_of(weight.format()).name;
   } else {
     measured.in = std::min(linear.in, kLinearEdge);
     measured.out = std::min(linear.out, kLinearEdge);
-    linear.kind += strf(" %lldx%lld", static_cast<long long>(measured.in), static_cast<long long>(measured.out));
-    linear.units = values_of(weight) / static_cast<double>(measured.in * measured.out);
   }
+  linear.kind += strf(" %lldx%lld", static_cast<long long>(measured.in), static_cast<long long>(measured.out));
+  linear.units = values_of(weight) / static_cast<double>(measured.in * measured.out);
   booking_.weights[linear.kind] = std::move(measured);
 }
 

@@ -39,14 +39,14 @@ struct DryRules {
 struct Work {
   double calls = 0, amount = 0;
 };
-// "linear f32 256x1024", "conv f32 64x64x7": flop, of a weight of these edges (MeasuredWeight); "linear bf16 q4tp": of
-// one that is unpacked by every call; "linear bf16": on an accelerator · "attention f32 128": flop, by the width of a
+// "linear f32 256x1024", "conv f32 64x64x7": flop, of a weight of these edges (MeasuredWeight); "linear bf16 q4tp 8x8":
+// of one that every call unpacks; "linear bf16": on an accelerator · "attention f32 128": flop, by the width of a
 // head · "snake": elements · "rows f32", "rows bf16": elements of norms, rotations and gates · "exp f32": elements of
 // activations · "move": bytes · "pack bf16 f32": weights unpacked from a format and packed for a compute type, at load;
 // "pack conv": weights of convolutions · "touch": bytes of the host taken from the system.
 using WorkByKind = std::map<std::string, Work>;
 
-inline constexpr double kSampleValues = 1 << 20;  // of Booking::samples, about; the unit of stored weights
+inline constexpr double kSampleValues = 1 << 20;  // of Booking::samples, about
 
 // The weight to measure the rate of a kind with: that of the model, its long edges cut.
 struct MeasuredWeight {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "model/vae/video_plan.h"
 #include "pipeline/request.h"
 
 namespace h3 {
@@ -85,6 +86,28 @@ uint64_t draw_seed() {
   std::random_device device;
   // 53 bits: the drawn seed survives every JSON reader that keeps numbers in doubles.
   return (static_cast<uint64_t>(device()) << 32 | device()) & ((uint64_t{1} << 53) - 1);
+}
+
+namespace {
+
+// The longest edge with one tile less, where it is at most an eighth shorter; else the edge itself.
+int on_tile_grid(int edge) {
+  const VideoTiling tiling;
+  const int count = tile_axis(edge, tiling.tile, tiling.overlap).count();
+  const int shorter = tiling.tile + (count - 2) * (tiling.tile - tiling.overlap);
+  return count > 1 && 8 * (edge - shorter) <= edge ? shorter : edge;
+}
+
+int tile_count(int width, int height) { return tile_axis(width).count() * tile_axis(height).count(); }
+
+}  // namespace
+
+std::string tile_hint(int width, int height) {
+  const int better_width = on_tile_grid(width), better_height = on_tile_grid(height);
+  const int now = tile_count(width, height), then = tile_count(better_width, better_height);
+  if (3 * then > 2 * now) return "";
+  return strf("size: %s is decoded in %d tiles, %s would take %d", size_text(width, height).c_str(), now,
+              size_text(better_width, better_height).c_str(), then);
 }
 
 }  // namespace h3

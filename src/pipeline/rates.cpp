@@ -127,10 +127,7 @@ class Prober {
     const Measured few = linear(*weight, kFew);
     const auto affordable = static_cast<int64_t>(kFew * kSeconds / few.seconds);
     const Measured many = linear(*weight, std::clamp(affordable, kLeast, kMany));
-    Rate rate = through(few.seconds, few.amount, many.seconds, many.amount);
-    // Of a stored weight the calls are counted in other units than this sample (ops/dry.h).
-    if (!made) rate.per_call *= kSampleValues / static_cast<double>(measured.in * measured.out);
-    return rate;
+    return through(few.seconds, few.amount, many.seconds, many.amount);
   }
   Rate large_linear(const std::string& type) {
     const Compute compute = compute_of(type);

@@ -278,6 +278,7 @@ void Resolver::canvas() {
                               size_text(out_.width, out_.height).c_str()));
   }
   choose("size", size_text(out_.width, out_.height), from);
+  if (const std::string hint = tile_hint(out_.width, out_.height); !hint.empty()) out_.notes.push_back(hint);
   out_.latent_width = out_.width / 16;
   out_.latent_height = out_.height / 16;
   const int64_t pixels = static_cast<int64_t>(out_.width) * out_.height;

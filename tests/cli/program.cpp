@@ -70,11 +70,15 @@ Outcome ProgramTest::run(const std::vector<std::string>& arguments, const RunOpt
   int status = 0;
   const Clock::time_point start = Clock::now();
   Clock::time_point sent = start;
-  bool waiting = !options.interrupt_at.empty();
+  bool waiting = !options.interrupt_at.empty() || !options.interrupt_at_file.empty();
+  const auto due = [&] {
+    return options.interrupt_at_file.empty() ? slurp(err).find(options.interrupt_at) != std::string::npos
+                                             : fs::exists(folder_ / options.interrupt_at_file);
+  };
   while (::waitpid(child, &status, WNOHANG) == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (waiting && slurp(err).find(options.interrupt_at) != std::string::npos) {
-      ::kill(child, SIGINT);
+    if (waiting && due()) {
+      ::kill(child, options.signal);
       sent = Clock::now();
       waiting = false;
     }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@ struct Outcome {
 struct RunOptions {
   std::vector<std::string> environment;  // "H3_STEPS=4"
   int64_t file_limit = -1;               // RLIMIT_FSIZE in bytes
-  std::string interrupt_at;              // SIGINT as soon as stderr holds this text
+  std::string interrupt_at;              // a signal as soon as stderr holds this text
+  std::string interrupt_at_file;         // or as soon as this file is in the working folder
+  int signal = SIGINT;
 };
 
 // A fixture with an empty working folder; removed afterwards.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backends/cpu/matmul.h"
+
 namespace h3 {
 
 isa::Elem elem_of(DType type) {
@@ -9,7 +11,12 @@ isa::Elem elem_of(DType type) {
   return type == DType::f32 ? isa::Elem::f32 : (type == DType::bf16 ? isa::Elem::bf16 : isa::Elem::f16);
 }
 
-CpuOps::CpuOps(Context& context, IsaLevel level) : context_(context), level_(level), kernels_(kernels_of(level)) {}
+CpuOps::CpuOps(Context& context, IsaLevel level, const std::string& forced_linear)
+    : context_(context), level_(level), kernels_(kernels_of(level)), name_("cpu"), forced_linear_(forced_linear) {
+  if (forced_linear_.empty()) return;
+  check_forced_matmul(forced_linear_, level_);
+  name_ += ",linear=" + forced_linear_;
+}
 
 void CpuOps::need_shared(int64_t bytes) {
   if (shared_.bytes() >= bytes) return;
@@ -30,13 +37,15 @@ void CpuOps::for_row_pieces(int64_t rows, int64_t length, const std::function<vo
   context_.pool.parallel(ceil_div(rows, step), [&](int64_t i) { body(i * step, std::min(rows, (i + 1) * step)); });
 }
 
-std::unique_ptr<Ops> make_cpu_ops(Context& context) { return make_cpu_ops(context, chosen_isa_level()); }
+std::unique_ptr<Ops> make_cpu_ops(Context& context, const std::string& forced_linear) {
+  return make_cpu_ops(context, chosen_isa_level(), forced_linear);
+}
 
-std::unique_ptr<Ops> make_cpu_ops(Context& context, IsaLevel level) {
+std::unique_ptr<Ops> make_cpu_ops(Context& context, IsaLevel level, const std::string& forced_linear) {
   if (level > host_isa_level()) {
     fail(Code::device, "the processor has no %s; it has %s", name_of(level), name_of(host_isa_level()));
   }
-  return std::make_unique<CpuOps>(context, level);
+  return std::make_unique<CpuOps>(context, level, forced_linear);
 }
 
 std::string cpu_isa_detail() {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "backends/cpu/cpu_ops.h"
@@ -43,8 +44,8 @@ class Carver {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(Context& context, IsaLevel level);
-  const char* name() const override { return "cpu"; }
+  CpuOps(Context& context, IsaLevel level, const std::string& forced_linear);
+  const char* name() const override { return name_.c_str(); }
   Device& device() override { return device_; }
   Context& context() override { return context_; }
   void sync() override {}
@@ -105,6 +106,7 @@ class CpuOps final : public Ops {
   HostDevice device_;
   IsaLevel level_;
   isa::Level kernels_;
+  std::string name_, forced_linear_;  // forced: a kernel of matmul.h; empty = the best
   Buffer shared_, local_;
   int64_t local_bytes_ = 0;
   int64_t row_bytes_ = 0;        // most bytes that a row of activations takes when packed, over all linears made

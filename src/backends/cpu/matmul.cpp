@@ -1,6 +1,9 @@
 #include "backends/cpu/matmul.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/nearest.h"
 
 namespace h3 {
 namespace {
@@ -39,35 +42,66 @@ const char* reject_f32(const MatmulDesc& desc, IsaLevel level) {
 
 const char* reject_decode(const MatmulDesc&, IsaLevel) { return nullptr; }
 
+// Only what makes a product impossible or another one: that there is a faster kernel is no reason.
+const char* reject_forced(const MatmulKernel& kernel, const MatmulDesc& desc, IsaLevel level) {
+  if (kernel.level > level) return "the instruction set is not available or capped";
+  if (!kernel.decode) return kernel.reject(desc, kernel.level);
+  return desc.compute == Compute::bf16 || desc.compute == Compute::int8 ? "computes in f32, which was not asked for"
+                                                                        : nullptr;
+}
+
 constexpr MatmulKernel kKernels[] = {
-    {"int8_amx", int8_of, false, reject_int8<IsaLevel::amx>},
-    {"int8_avx512", int8_of, false, reject_int8<IsaLevel::avx512>},
-    {"int8_avx2", int8_of, false, reject_int8<IsaLevel::avx2>},
-    {"int8_scalar", int8_of, false, reject_int8<IsaLevel::scalar>},
-    {"bf16_amx", bf16_of, false, reject_bf16<IsaLevel::amx>},
-    {"bf16_avx512", bf16_of, false, reject_bf16<IsaLevel::avx512>},
-    {"bf16_avx2", bf16_of, false, reject_bf16<IsaLevel::avx2>},
-    {"bf16_scalar", bf16_of, false, reject_bf16<IsaLevel::scalar>},
-    {"f32_avx512", f32_of, false, reject_f32<IsaLevel::avx512>},
-    {"f32_avx2", f32_of, false, reject_f32<IsaLevel::avx2>},
-    {"f32_scalar", f32_of, false, reject_f32<IsaLevel::scalar>},
-    {"decode_f32", f32_of, true, reject_decode},
+    {"int8_amx", int8_of, IsaLevel::amx, false, reject_int8<IsaLevel::amx>},
+    {"int8_avx512", int8_of, IsaLevel::avx512, false, reject_int8<IsaLevel::avx512>},
+    {"int8_avx2", int8_of, IsaLevel::avx2, false, reject_int8<IsaLevel::avx2>},
+    {"int8_scalar", int8_of, IsaLevel::scalar, false, reject_int8<IsaLevel::scalar>},
+    {"bf16_amx", bf16_of, IsaLevel::amx, false, reject_bf16<IsaLevel::amx>},
+    {"bf16_avx512", bf16_of, IsaLevel::avx512, false, reject_bf16<IsaLevel::avx512>},
+    {"bf16_avx2", bf16_of, IsaLevel::avx2, false, reject_bf16<IsaLevel::avx2>},
+    {"bf16_scalar", bf16_of, IsaLevel::scalar, false, reject_bf16<IsaLevel::scalar>},
+    {"f32_avx512", f32_of, IsaLevel::avx512, false, reject_f32<IsaLevel::avx512>},
+    {"f32_avx2", f32_of, IsaLevel::avx2, false, reject_f32<IsaLevel::avx2>},
+    {"f32_scalar", f32_of, IsaLevel::scalar, false, reject_f32<IsaLevel::scalar>},
+    {"decode_f32", f32_of, IsaLevel::scalar, true, reject_decode},
 };
 
 }  // namespace
 
-MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level) {
+MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level, const std::string& forced) {
   MatmulChoice choice;
+  const auto take = [&](const MatmulKernel& kernel) {
+    choice.kernel = &kernel;
+    choice.gemm = kernel.gemm(kernels_of(kernel.decode ? level : std::min(kernel.level, level)));
+    return choice;
+  };
+  const MatmulKernel* wanted = nullptr;
   for (const MatmulKernel& kernel : kKernels) {
-    const char* reason = kernel.reject(desc, level);
-    if (reason == nullptr) {
-      choice.kernel = &kernel;
-      return choice;
-    }
-    choice.refusals.push_back(std::string(kernel.name) + ": " + reason);
+    if (forced != kernel.name) continue;
+    const char* const reason = reject_forced(kernel, desc, level);
+    if (reason == nullptr) wanted = &kernel;
+    if (reason != nullptr) choice.refusals.push_back(forced + ", which is forced: " + reason);
+  }
+  for (const MatmulKernel& kernel : kKernels) {
+    if (&kernel == wanted) return take(kernel);
+    const char* const reason = kernel.reject(desc, level);
+    if (reason == nullptr && wanted == nullptr) return take(kernel);
+    choice.refusals.push_back(std::string(kernel.name) + ": " + (reason == nullptr ? "another one is forced" : reason));
   }
   H3_ASSERT(false);
   return choice;
+}
+
+void check_forced_matmul(const std::string& name, IsaLevel level) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const MatmulKernel& kernel : kKernels) {
+    if (kernel.level > level) continue;
+    if (name == kernel.name) return;
+    names.emplace_back(kernel.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  fail(Code::usage, "force: linear=%s is not a kernel of this machine at %s, give one of %s%s", name.c_str(),
+       name_of(level), list.c_str(), suggestion(name, names).c_str());
 }
 
 }  // namespace h3

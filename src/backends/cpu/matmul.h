@@ -19,17 +19,23 @@ struct MatmulDesc {
 struct MatmulKernel {
   const char* name;
   const isa::Gemm* (*gemm)(const isa::Level& level);
-  bool decode;  // weights stay in their stored format and are unpacked block by block in every call
+  IsaLevel level;  // that it belongs to
+  bool decode;     // weights stay in their stored format and are unpacked block by block in every call
   // Null when the kernel can run the product, else the reason.
   const char* (*reject)(const MatmulDesc& desc, IsaLevel level);
 };
 
 struct MatmulChoice {
   const MatmulKernel* kernel = nullptr;
+  const isa::Gemm* gemm = nullptr;
   std::vector<std::string> refusals;
 };
 
-// The first kernel that does not refuse; a pure function of its arguments.
-MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level);
+// The first kernel that does not refuse, or the one that is forced where it can run the product at all; a pure function
+// of its arguments.
+MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level, const std::string& forced = "");
+
+// Error(usage) unless `name` is a kernel that this level of the host has.
+void check_forced_matmul(const std::string& name, IsaLevel level);
 
 }  // namespace h3

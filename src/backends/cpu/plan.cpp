@@ -14,11 +14,11 @@ constexpr int64_t kThreadScratch = int64_t{2} << 20;
 constexpr int64_t kPackedRows = 2048;
 constexpr int64_t kPackedKeys = int64_t{96} << 20;
 
-LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads) {
+LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads, const std::string& forced) {
   const int64_t in = spec.weight.cols, out = spec.weight.rows;
   const bool stored = stays_packed(spec.weight);
-  const MatmulChoice choice = choose_matmul({spec.compute, in, out, spec.weight.format()}, level);
-  const isa::Gemm& gemm = *choice.kernel->gemm(kernels_of(level));
+  const MatmulChoice choice = choose_matmul({spec.compute, in, out, spec.weight.format()}, level, forced);
+  const isa::Gemm& gemm = *choice.gemm;
   LinearPlan plan;
   plan.kernel = choice.kernel->name;
   plan.refusals = choice.refusals;
@@ -51,13 +51,13 @@ int64_t attention_scratch(const AttentionArgs& args) {
 
 }  // namespace
 
-DryRules cpu_dry_rules(Context& context) {
+DryRules cpu_dry_rules(Context& context, const std::string& forced_linear) {
   const IsaLevel level = chosen_isa_level();
   const int64_t threads = context.pool.threads();
   DryRules rules;
-  rules.name = "cpu";
+  rules.name = forced_linear.empty() ? "cpu" : "cpu,linear=" + forced_linear;
   rules.scratch = threads * kThreadScratch;
-  rules.linear = [level, threads](const LinearSpec& spec) { return plan_linear(spec, level, threads); };
+  rules.linear = [=](const LinearSpec& spec) { return plan_linear(spec, level, threads, forced_linear); };
   rules.conv_bytes = [level](const ConvSpec& spec) { return conv_bytes(spec, level); };
   rules.attention_scratch = attention_scratch;
   return rules;

@@ -6,6 +6,6 @@
 
 namespace h3 {
 
-DryRules cpu_dry_rules(Context& context);
+DryRules cpu_dry_rules(Context& context, const std::string& forced_linear);
 
 }  // namespace h3

@@ -56,6 +56,14 @@ BoundClipProj bind_clip_proj(const Component& component) {
   return bound;
 }
 
+void check_clip_proj_width(const Component& component, int64_t in, int64_t hidden) {
+  if (in == hidden) return;
+  fail(Code::data,
+       "%s maps hidden states of %lld values, but the conditioner's have %lld; 2560 belongs to the 4B encoder, 4096 to "
+       "the 8B one",
+       component.origin.c_str(), static_cast<long long>(in), static_cast<long long>(hidden));
+}
+
 int clip_proj_tap(const Component& component) {
   const auto& metadata = component.source->metadata();
   const auto found = metadata.find("tap");

@@ -39,6 +39,9 @@ struct BoundClipProj {
 // Error(data) for missing statistics, unknown names, widths that do not chain, or neither W nor mlp.
 BoundClipProj bind_clip_proj(const Component& component);
 
+// Error(data) unless a map from `in` values fits an encoder whose hidden states have `hidden`.
+void check_clip_proj_width(const Component& component, int64_t in, int64_t hidden);
+
 // The layer that the file was fitted on, from its metadata; 0 when it does not say (a CMF keeps the layers up to it).
 int clip_proj_tap(const Component& component);
 

@@ -29,13 +29,7 @@ class QwenConditioner final : public Conditioner {
 
   void load(const Component& clip_proj) {
     clip_proj_.emplace(ops_, clip_proj);
-    if (clip_proj_->in() != width_) {
-      fail(
-          Code::data,
-          "%s maps hidden states of %lld values, but the conditioner's have %lld; 2560 belongs to the 4B encoder, 4096 "
-          "to the 8B one",
-          clip_proj.origin.c_str(), static_cast<long long>(clip_proj_->in()), static_cast<long long>(width_));
-    }
+    check_clip_proj_width(clip_proj, clip_proj_->in(), width_);
   }
 
   bool has_vision() const override { return vision_.has_value(); }

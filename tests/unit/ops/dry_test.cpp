@@ -19,6 +19,7 @@ DryRules rules() {
     plan.bytes = spec.weight.rows * spec.weight.cols;
     plan.row_scratch = 10;
     plan.scratch_rows = 8;
+    plan.stored = spec.label == "stored";
     return plan;
   };
   rules.conv_bytes = [](const ConvSpec& spec) { return static_cast<int64_t>(spec.weight.size()) * 4; };
@@ -28,14 +29,14 @@ DryRules rules() {
 
 class DryTest : public testing::Test {
  protected:
-  std::unique_ptr<Linear> linear(int64_t out, int64_t in) {
+  std::unique_ptr<Linear> linear(int64_t out, int64_t in, const char* label = "block.0.mlp") {
     values_.assign(static_cast<size_t>(out * in), 0.5f);
     StoredMatrix stored;
     stored.rows = out;
     stored.cols = in;
     stored.data = std::as_bytes(std::span(values_));
     LinearSpec spec;
-    spec.label = "block.0.mlp";
+    spec.label = label;
     spec.weight.append(stored, 0, out);
     return ops_->make_linear(std::move(spec));
   }
@@ -128,6 +129,16 @@ TEST_F(DryTest, CallsCountInWeightsOfTheMeasurement) {
   EXPECT_EQ(stage("work").work.at("pack conv").amount, 512 * 3 * 7);
   EXPECT_EQ(stage("work").work.at("conv f32 256x3x7").calls, 2);
   EXPECT_EQ(stage("work").work.at("conv f32 256x3x7").amount, 2.0 * 512 * 3 * 7 * 40);
+}
+
+// A weight that stays in its format is measured with rows of its own: their unpacking is part of every call.
+TEST_F(DryTest, StoredWeightsAreMeasuredWithTheirOwnRows) {
+  ops_->begin_stage("work");
+  const std::unique_ptr<Linear> weight = linear(1536, 64, "stored");
+  const Tensor x(ops_->device(), DType::f32, {5, 64}, "x"), y(ops_->device(), DType::f32, {5, 1536}, "y");
+  ops_->linear(*weight, x, y);
+  EXPECT_EQ(stage("work").work.at("linear f32 f32 64x1024").calls, 1.5);
+  EXPECT_EQ(ops_->booking().weights.at("linear f32 f32 64x1024").stored.rows, 1024);
 }
 
 // Everything that is taken is written for the first time, also what is given back.

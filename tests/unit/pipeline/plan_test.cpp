@@ -71,6 +71,23 @@ TEST_F(PlanTest, ShapesNameKernelsAndRefusals) {
   EXPECT_EQ(plan.to_json().at("shapes").items().size(), plan.shapes.size());
 }
 
+TEST_F(PlanTest, TheOracleBesideARunTakesItsMemory) {
+  const RunPlan plain = session_->plan(resolved("f32"));
+  options_.shadow = true;
+  Session shadowed(options_, log_);
+  const RunPlan plan = shadowed.plan(resolved("f32"));
+  EXPECT_GT(plan.ram.peak, plain.ram.peak);
+  EXPECT_EQ(plan.seconds, 0);
+}
+
+TEST_F(PlanTest, AForcedKernelIsPlanned) {
+  options_.device = "cpu,linear=f32_scalar";
+  Session forced(options_, log_);
+  bool used = false;
+  for (const ShapeUse& use : forced.plan(resolved("f32")).shapes) used = used || use.kernel == "f32_scalar";
+  EXPECT_TRUE(used);
+}
+
 TEST_F(PlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   options_.ram_limit = 32 << 20;
   Session small(options_, log_);

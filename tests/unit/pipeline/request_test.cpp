@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "pipeline/checks.h"
 
 namespace h3 {
 namespace {
@@ -68,9 +69,22 @@ TEST(Request, SnappingIsSaid) {
   EXPECT_EQ(resolved.frames, 39);
   EXPECT_EQ(from_of(resolved, "size"), "snapped from 500x300");
   EXPECT_EQ(from_of(resolved, "frames"), "snapped up from 35");
-  ASSERT_EQ(resolved.notes.size(), 2u);
+  ASSERT_EQ(resolved.notes.size(), 3u);
   EXPECT_NE(resolved.notes[0].find("500x300"), std::string::npos);
-  EXPECT_NE(resolved.notes[1].find("35"), std::string::npos);
+  EXPECT_EQ(resolved.notes[1], "size: 512x288 is decoded in 6 tiles, 448x256 would take 2");
+  EXPECT_NE(resolved.notes[2].find("35"), std::string::npos);
+}
+
+// Tiles of 256 pixels that overlap by 64: edges of 256, 448, 640 ... waste nothing (spec vae 4.1).
+TEST(Request, SizesJustAboveTheTileGridAreNamed) {
+  EXPECT_EQ(tile_hint(288, 288), "size: 288x288 is decoded in 4 tiles, 256x256 would take 1");
+  EXPECT_EQ(tile_hint(256, 288), "size: 256x288 is decoded in 2 tiles, 256x256 would take 1");
+  EXPECT_EQ(tile_hint(256, 256), "");
+  EXPECT_EQ(tile_hint(128, 128), "");
+  EXPECT_EQ(tile_hint(448, 640), "");
+  EXPECT_EQ(tile_hint(320, 256), "") << "256x256 is a fifth smaller";
+  EXPECT_EQ(tile_hint(960, 544), "");
+  EXPECT_EQ(tile_hint(1344, 768), "") << "24 tiles instead of 28";
 }
 
 TEST(Request, ExactKeepsTheAskedLength) {

@@ -176,6 +176,31 @@ TEST(Cmf, EveryTruncationIsAnError) {
   }
 }
 
+// Envelope, header and directory, bit by bit: refused by a message that names the file, or read without harm.
+TEST(Cmf, AnyFlippedBitOfTheHeadIsRefusedOrHarmless) {
+  const std::vector<std::byte> whole = toy_cmf().bytes;
+  const CmfFile sound("toy.cmf", whole);
+  const size_t end = sound.envelope().directory.offset + sound.envelope().directory.bytes;
+  int refused = 0;
+  for (size_t bit = 0; bit < 8 * end; ++bit) {
+    std::vector<std::byte> bytes = whole;
+    bytes[bit / 8] ^= std::byte(1u << bit % 8);
+    try {
+      for (const CmfPart& part : cmf_parts(std::make_shared<const CmfFile>("toy.cmf", bytes))) {
+        Component component;
+        component.source = part.source;
+        component.prefix = part.prefix;
+        const WeightBinder binder(component);
+        for (const TensorInfo& info : part.source->tensors()) binder.values(&info);
+      }
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_NE(std::string(error.what()).find("toy.cmf"), std::string::npos) << bit << ": " << error.what();
+    }
+  }
+  EXPECT_GT(refused, 2000);
+}
+
 TEST(Cmf, NamesAreUniqueAndUtf8) {
   std::vector<std::byte> bytes = toy_cmf().bytes;
   patch(bytes, 688 + 408, uint8_t{0xff});
