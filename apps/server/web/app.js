@@ -111,7 +111,7 @@ async function estimate() {
       : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
     if (plan.peak_memory_mb) parts.push(`${plan.peak_memory_mb} MiB of memory${plan.fits ? '' : ', more than there is'}`);
     if (plan.jobs_ahead > 0) parts.push(plan.wait_seconds === null ? `${plan.jobs_ahead} ahead` : `${plan.jobs_ahead} ahead, ${time(plan.wait_seconds)}`);
-    showEstimate(parts, plan.warnings.filter((warning) => warning.startsWith('memory:')));
+    showEstimate(parts, plan.warnings.filter((warning) => !warning.startsWith('prompt:')));  // those stand above
     clearError();
   } catch (error) {
     showEstimate([], []);
