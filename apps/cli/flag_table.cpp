@@ -191,7 +191,7 @@ constexpr Flag kFlags[] = {
 
     {"Packing", "quant", "", K::text, "POLICY", "q4tp; tensors of a CMF are kept", "", "", "", false, kPack,
      "Storage format, and FAMILY=FORMAT for parts: f16,dit.mlp=q2tp,te=q4tp. Formats: keep, f32, f16, bf16, q8, q8_2f, "
-     "q4tp, q2tp."},
+     "q4tp, q2tp, and nvfp4 for a transformer written as FILE.safetensors."},
     {"Packing", "without", "", K::text, "LIST", "", "", "", "", false, kPack,
      "Comma-separated parts to leave out: transformer, conditioner, vision, video-decoder, video-encoder, "
      "audio-decoder, audio-encoder."},

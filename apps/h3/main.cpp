@@ -36,7 +36,8 @@ constexpr h3::Command kCommands[] = {
      h3::run_verify},
     {"pack", "animate-pack", h3::kPack, "INPUT...", "Make one verified CMF file of model files or of another CMF",
      "Of two inputs with the same role the later one counts, so that a part of a CMF can be replaced. Tensors that\n"
-     "need no change are copied byte for byte.",
+     "need no change are copied byte for byte. An --output that ends in .safetensors gets the transformer alone, by\n"
+     "the names of ComfyUI's files.",
      h3::run_pack},
     {"serve", "", h3::kServe, "[MODEL]...", "Answer HTTP requests and show a page, with the model kept ready",
      "The page is at http://127.0.0.1:8317/, the API is described in docs/http.md. With no MODEL the embedded demo\n"

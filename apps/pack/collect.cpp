@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/pack/comfy_pack.h"
 #include "base/error.h"
 #include "model/dit/export.h"
 #include "model/text/clip_proj.h"
 #include "model/text/dims.h"
-#include "store/cmf.h"
 
 namespace h3 {
 namespace {
@@ -131,9 +131,8 @@ class Collector {
     for (ExportTensor& tensor : exported.tensors) {
       const std::optional<Format> wanted = options_.policy.format_of(tensor, stored);
       const Format format = wanted ? *wanted : tensor.rows().format();
-      if (!cmf_dtype_of(format)) {
-        fail(Code::usage, "pack: a CMF cannot hold %s (tensor '%s'); choose a format with --quant", row_of(format).name,
-             tensor.name.c_str());
+      if (const std::string refusal = pack_refusal(options_, format); !refusal.empty()) {
+        fail(Code::usage, "pack: tensor '%s': %s", tensor.name.c_str(), refusal.c_str());
       }
       out_.tensors.push_back({std::move(tensor), format, {}});
     }

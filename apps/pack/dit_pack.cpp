@@ -143,6 +143,7 @@ void DitPack::use_curves(std::shared_ptr<Curve> state, dit::DitExportOptions& wa
   };
   if (adapters_change_adaln()) {
     notes_.push_back(strf("AdaLN: curves of rank %lld, adapters inside", static_cast<long long>(wanted.adaln_width)));
+    branches_in_curves_ = true;
   }
   merges_adaln_ = false;  // the branches are part of the curves
 }

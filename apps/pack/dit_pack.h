@@ -21,6 +21,8 @@ class DitPack {
   // What adapters add to a tensor of the pack; null for most.
   SharedMerge merge_of(const std::string& name) const;
   const std::vector<std::string>& notes() const { return notes_; }
+  // Adapters became part of the curves, so that every block has one of its own.
+  bool branches_in_curves() const { return branches_in_curves_; }
 
  private:
   struct Curve;  // fitted once, projections made one block at a time
@@ -44,6 +46,7 @@ class DitPack {
   lora::TargetTable targets_;
   std::vector<std::unique_ptr<lora::Adapter>> adapters_;
   std::vector<lora::Use> uses_;
+  bool branches_in_curves_ = false;
   bool merges_adaln_ = true;  // false: the branches are part of the curves
   std::vector<std::string> notes_;
 };

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/pack/collect.h"
+#include "apps/pack/comfy_pack.h"
 #include "apps/pack/header.h"
 #include "apps/pack/velocity.h"
 #include "base/error.h"
@@ -41,12 +42,13 @@ class Packer {
 
   PackReport run() {
     const PackContents contents = collect(files_, options_, pool_, log_);
+    tell_left_over();
     const std::string tokenizer = contents.tap > 0 ? tokenizer_section(files_) : "";
+    if (const std::unique_ptr<CmfFile> same = unchanged_input(contents, tokenizer)) return copy(contents, *same);
     const CmfSections sections{.vocab = std::as_bytes(std::span(tokenizer))};
     plan(contents);
     const std::vector<std::string> blank(entries_.size(), std::string(kStrongDigits, '0'));
     const uint64_t header_bytes = pack_header(files_, contents, options_, sections, entries_, blank).size();
-    tell_left_over();
     CmfWriter writer(options_.output, entries_, sections, {.header_bytes = header_bytes});
     for (size_t i = 0; i < entries_.size(); ++i) {
       control_.check();
@@ -54,13 +56,32 @@ class Packer {
       if (sources_[i] == nullptr) {
         writer.write(std::as_bytes(std::span(texts_[i])));
       } else {
-        write_tensor(writer, *sources_[i]);
+        write_tensor(*sources_[i], [&](const StoredMatrix& piece) { writer.write(piece.data); });
       }
       report_.bytes += entries_[i].bytes;
     }
     writer.commit(pack_header(files_, contents, options_, sections, entries_, writer.strong_hashes()));
     report_.tensors = static_cast<int64_t>(entries_.size());
     report_.notes = contents.notes;
+    return std::move(report_);
+  }
+
+  PackReport run_comfy() {
+    const PackContents contents = collect(files_, options_, pool_, log_);
+    const ComfyTensors tensors(files_, contents);
+    tell_left_over();
+    SafetensorsWriter writer(options_.output, tensors.entries(), tensors.metadata());
+    for (size_t i = 0; i < contents.tensors.size(); ++i) {
+      control_.check();
+      control_.progress("pack", static_cast<int64_t>(i), static_cast<int64_t>(contents.tensors.size()));
+      if (!tensors.writes(i)) continue;
+      write_tensor(contents.tensors[i], [&](const StoredMatrix& piece) { tensors.write(writer, i, piece); });
+    }
+    writer.commit();
+    for (const auto& [name, family] : report_.families) report_.bytes += family.bytes;
+    report_.tensors = static_cast<int64_t>(tensors.entries().size());
+    report_.notes = contents.notes;
+    report_.notes.push_back("a safetensors file holds the transformer alone");
     return std::move(report_);
   }
 
@@ -73,6 +94,62 @@ class Packer {
     if (error) return;
     log_.write(LogLevel::warn, "%s: %.1f MB that an interrupted pack left behind; written anew", part.c_str(),
                static_cast<double>(bytes) / 1e6);
+  }
+
+  // The one CMF file that a pack would repeat: every tensor, configuration and the tokenizer as it has them. Its header
+  // is then kept to the byte: it may say what this program does not know.
+  std::unique_ptr<CmfFile> unchanged_input(const PackContents& contents, const std::string& tokenizer) const {
+    if (options_.inputs.paths.empty() || files_.components.empty()) return nullptr;
+    const std::string path = files_.components[0].source->files().at(0);
+    for (const Component& component : files_.components) {
+      if (component.spelling != Spelling::cmf || component.source->files().at(0) != path) return nullptr;
+    }
+    auto file = std::make_unique<CmfFile>(path);
+    if (file->tensors().size() != contents.tensors.size() + contents.configs.size()) return nullptr;
+    if (file->text_of(file->envelope().vocab) != tokenizer) return nullptr;
+    for (const PackTensor& t : contents.tensors) {
+      const CmfTensor* const stored = file->find(t.tensor.name);
+      if (stored == nullptr || t.merge || stored->dtype != *cmf_dtype_of(t.format)) return nullptr;
+      if (stored->dims != t.tensor.dims) return nullptr;
+    }
+    for (const auto& [name, config] : contents.configs) {
+      const Json stored = file->config(name);
+      for (const auto& [key, value] : config.members()) {
+        const Json* const same = stored.find(key);
+        if (same == nullptr || same->dump() != value.dump()) return nullptr;
+      }
+    }
+    return file;
+  }
+
+  PackReport copy(const PackContents& contents, const CmfFile& file) {
+    for (const CmfTensor& tensor : file.tensors()) {
+      entries_.push_back({tensor.name, tensor.dtype, tensor.dims, tensor.bytes});
+    }
+    const CmfEnvelope& envelope = file.envelope();
+    const CmfSections sections{file.bytes_of(envelope.masks), file.bytes_of(envelope.vocab),
+                               file.bytes_of(envelope.index)};
+    CmfWriter writer(options_.output, entries_, sections,
+                     {.header_bytes = file.header_text().size(),
+                      .least_data_offset = envelope.data.offset,
+                      .features = envelope.features});
+    for (const CmfTensor& tensor : file.tensors()) {
+      control_.check();
+      writer.write(file.payload(tensor));
+      report_.bytes += tensor.bytes;
+    }
+    writer.commit(file.header_text());
+    for (const PackTensor& t : contents.tensors) {
+      FamilyReport& family = report_.families[report_family(t.tensor.family)];
+      ++family.tensors;
+      ++family.copied;
+      ++family.formats[row_of(t.format).name];
+      family.bytes += file.find(t.tensor.name)->bytes;
+    }
+    report_.tensors = static_cast<int64_t>(entries_.size());
+    report_.notes = contents.notes;
+    report_.notes.push_back("nothing changes: the file is copied with its header");
+    return std::move(report_);
   }
 
   // Entries in the order of their names, configurations among them.
@@ -102,14 +179,15 @@ class Packer {
     }
   }
 
-  void write_tensor(CmfWriter& writer, const PackTensor& t) {
+  // `put` gets the tensor in one piece, or ascending rows of it in formats without side planes.
+  void write_tensor(const PackTensor& t, const std::function<void(const StoredMatrix&)>& put) {
     FamilyReport& family = report_.families[report_family(t.tensor.family)];
     ++family.tensors;
     ++family.formats[row_of(t.format).name];
     MatrixSource rows = t.tensor.rows();
     const SharedMerge merge = t.merge ? t.merge() : nullptr;
     if (const StoredMatrix* stored = merge == nullptr ? as_stored(rows, t.format) : nullptr) {
-      writer.write(stored->data);
+      put(*stored);
       family.bytes += stored->data.size();
       ++family.copied;
       return;
@@ -127,8 +205,8 @@ class Packer {
       part.rows = std::min(step, rows.rows - first);
       part.read = [&](int64_t begin, int64_t count, float* out) { reader.read(first + begin, count, out); };
       const EncodedMatrix encoded = encode_matrix(t.format, part, t.tensor.name, pool_);
-      writer.write(encoded.matrix.data);
-      family.bytes += encoded.matrix.data.size();
+      put(encoded.matrix);
+      family.bytes += static_cast<uint64_t>(encoded.matrix.bytes());
       family.error.add(encoded.error);
     }
   }
@@ -156,7 +234,10 @@ std::string formats_text(const FamilyReport& family) {
 
 PackReport pack_files(const ModelFiles& files, const PackOptions& options, ThreadPool& pool, Log& log,
                       const Control& control) {
-  PackReport report = Packer(files, options, pool, log, control).run();
+  const bool comfy = is_comfy_pack(options);
+  const PackOptions wanted = comfy ? comfy_options(files, options) : options;
+  Packer packer(files, wanted, pool, log, control);
+  PackReport report = comfy ? packer.run_comfy() : packer.run();
   const Component* const given = files.find(Role::dit);
   if (!options.check_velocity || given == nullptr || !options.parts.dit) return report;
   OpenOptions open;

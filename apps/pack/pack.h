@@ -29,7 +29,7 @@ enum class AdalnForm : uint8_t { automatic, full, curve };
 
 struct PackOptions {
   OpenOptions inputs;  // roles given twice: the later file wins
-  std::string output;
+  std::string output;  // FILE.safetensors: the transformer alone, as ComfyUI's files hold it; else a CMF
   QuantPolicy policy;
   int te_layers = 0;  // 0 = the tap of the model
   PackParts parts;

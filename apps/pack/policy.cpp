@@ -71,6 +71,10 @@ bool first_of_mlp(const std::string& name) {
 Format fitting(Format wanted, const ExportTensor& tensor) {
   if (tensor.dims.size() != 2) return wanted == Format::f32 || wanted == Format::bf16 ? wanted : Format::f16;
   if (wanted == Format::q2tp && !first_of_mlp(tensor.name)) wanted = Format::q4tp;
+  // Files of this format keep everything outside the blocks, and shapes that it would have to pad (spec formats C.2).
+  const bool in_block = tensor.family.starts_with("dit.attn") || tensor.family.starts_with("dit.mlp");
+  const bool whole = tensor.dims[0] % 16 == 0 && tensor.dims[1] % 16 == 0;
+  if (wanted == Format::nvfp4 && tensor.family.starts_with("dit.") && !(in_block && whole)) return Format::bf16;
   if (encode_refusal(wanted, tensor.dims[0], tensor.dims[1]).empty()) return wanted;
   return Format::q8_row;
 }

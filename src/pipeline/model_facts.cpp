@@ -51,6 +51,8 @@ void read_double(const Json& json, const char* key, double& value) {
 void apply_defaults(const Json& json, ModelFacts& facts) {
   if (json.find("width") != nullptr || json.find("steps") != nullptr) facts.name = "model";
   if (const Json* name = json.find("name")) facts.name = name->as_string();
+  if (const Json* scheduler = json.find("scheduler")) facts.scheduler = scheduler->as_string();
+  if (const Json* sampler = json.find("sampler")) facts.sampler = sampler->as_string();
   if (const Json* seed = json.find("seed")) facts.seed = parse_seed(*seed).value;
   read_int(json, "width", facts.width);
   read_int(json, "height", facts.height);

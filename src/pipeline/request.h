@@ -113,6 +113,7 @@ struct ModelFacts {
   uint64_t seed = 42;
   double video_shift = 12, audio_shift = 3;
   std::string profile = "diffusers";
+  std::string scheduler, sampler;  // of a distilled model; empty = the profile's
   std::string precision = "f32";
   bool fp8 = false;                 // the transformer is stored in fp8 and computed on a card
   int short_edge = 0;               // of canvases made from an aspect; 0 = that of the default size

@@ -361,16 +361,21 @@ void Resolver::sampling() {
   for (const ProfileRow& row : kProfiles) {
     if (out_.profile == row.name) profile_ = &row;
   }
-  // A profile that was asked for keeps its schedule; otherwise a distilled adapter brings its own.
+  // A profile that was asked for keeps its schedule; otherwise a distilled adapter or model brings its own.
   const lora::Recipe* const distilled = asked_.profile.empty() ? recipe() : nullptr;
   const auto pick = [&](const char* field, const std::string& value, const std::string& fallback) {
     const bool asked = !value.empty();
     choose(field, asked ? value : fallback, asked ? given(field) : distilled ? schedule_default() : default_of());
     return asked ? value : fallback;
   };
-  out_.scheduler = pick("scheduler", asked_.scheduler, distilled ? distilled->scheduler : profile_->scheduler);
+  const auto usual = [&](const std::string& of_model, const char* of_profile) {
+    return asked_.profile.empty() && !of_model.empty() ? of_model : std::string(of_profile);
+  };
+  out_.scheduler = pick("scheduler", asked_.scheduler,
+                        distilled ? distilled->scheduler : usual(facts_.scheduler, profile_->scheduler));
   one_of("scheduler", out_.scheduler, names_of(schedules()));
-  out_.sampler = pick("sampler", asked_.sampler, distilled ? distilled->sampler : profile_->sampler);
+  out_.sampler =
+      pick("sampler", asked_.sampler, distilled ? distilled->sampler : usual(facts_.sampler, profile_->sampler));
   one_of("sampler", out_.sampler, names_of(samplers()));
   out_.stock_sampler = asked_.stock_sampler.value_or(false);
 

@@ -129,12 +129,13 @@ Json cmf_defaults(const CmfFile& file) {
     const Json* value = dit.find(key);
     if (value != nullptr && value->is_number()) defaults.set(name, *value);
   }
-  // Adapters of this kind are trained for four evaluations of both clocks.
+  // Such a file is a model of four evaluations, stepped on both clocks (design 2).
   const Json* lora = path_in(file.header(), {"provenance", "sources", "lora"});
   if (lora != nullptr && !lora->is_null() && lower(lora->dump()).find("turbo") != std::string::npos) {
     for (const auto& [name, value] : {std::pair{"steps", 4}, {"width", 512}, {"height", 288}, {"frames", 39}}) {
       defaults.set(name, value);
     }
+    defaults.set("scheduler", "two-clock").set("sampler", "two-clock");
   }
   if (const Json* own = path_in(file.header(), {"h3", "defaults"}); own != nullptr && own->is_object()) {
     for (const auto& [key, value] : own->members()) defaults.set(key, value);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "codec/nvfp4.h"
 #include "codec/packed.h"
 
 namespace h3 {
@@ -278,6 +279,14 @@ void fold_quantised_layers(const std::string& path, std::vector<TensorInfo>& ten
                            const std::map<std::string, std::string>& metadata,
                            std::vector<std::vector<std::byte>>& owned) {
   Folder(path, tensors, metadata, owned).run();
+}
+
+std::vector<SafetensorsEntry> nvfp4_entries(const std::string& layer, int64_t rows, int64_t cols) {
+  const int64_t scale_rows = round_up_to(rows, 128);
+  return {{layer + ".weight", Format::u8, {rows, nvfp4_row_bytes(cols)}},
+          {layer + ".weight_scale", Format::f8_e4m3, {scale_rows, nvfp4_scale_bytes(rows, cols) / scale_rows}},
+          {layer + ".weight_scale_2", Format::f32, {}},
+          {layer + kDeclaration, Format::u8, {static_cast<int64_t>(kNvfp4Declaration.size())}}};
 }
 
 }  // namespace h3

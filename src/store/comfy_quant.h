@@ -4,8 +4,10 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "store/safetensors_writer.h"
 #include "store/tensor_source.h"
 
 namespace h3 {
@@ -22,5 +24,12 @@ namespace h3 {
 void fold_quantised_layers(const std::string& path, std::vector<TensorInfo>& tensors,
                            const std::map<std::string, std::string>& metadata,
                            std::vector<std::vector<std::byte>>& owned);
+
+// What P.comfy_quant of an NVFP4 layer holds.
+inline constexpr std::string_view kNvfp4Declaration = R"({"format": "nvfp4"})";
+
+// The tensors of such a layer in a file: P.weight (two codes a byte, the even column in the high nibble),
+// P.weight_scale (e4m3, padded and swizzled), P.weight_scale_2 (f32), P.comfy_quant. rows and cols: multiples of 16.
+std::vector<SafetensorsEntry> nvfp4_entries(const std::string& layer, int64_t rows, int64_t cols);
 
 }  // namespace h3

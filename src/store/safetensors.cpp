@@ -3,12 +3,14 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/hash.h"
 #include "store/comfy_quant.h"
+#include "store/safetensors_writer.h"
 #include "store/tensor_source.h"
 
 namespace h3 {
@@ -348,48 +350,72 @@ std::unique_ptr<TensorSource> open_safetensors(const std::string& name, std::spa
   return std::make_unique<SafetensorsSource>(name, bytes);
 }
 
-void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  std::vector<const TensorToWrite*> order;
-  for (const TensorToWrite& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const TensorToWrite* a, const TensorToWrite* b) {
-    const uint64_t size_a = element_bytes(a->format), size_b = element_bytes(b->format);
-    return size_a != size_b ? size_a > size_b : a->name < b->name;
+SafetensorsWriter::SafetensorsWriter(const std::string& path, const std::vector<SafetensorsEntry>& entries,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path), places_(entries.size()) {
+  std::vector<size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const uint64_t size_a = element_bytes(entries[a].format), size_b = element_bytes(entries[b].format);
+    return size_a != size_b ? size_a > size_b : entries[a].name < entries[b].name;
   });
-  std::vector<Json::Member> entries;
+  std::vector<Json::Member> members;
   if (!metadata.empty()) {
     std::vector<Json::Member> strings;
     for (const auto& [key, value] : metadata) strings.emplace_back(key, Json(value));
-    entries.emplace_back("__metadata__", Json::object(std::move(strings)));
+    members.emplace_back("__metadata__", Json::object(std::move(strings)));
   }
   uint64_t offset = 0;
-  for (const TensorToWrite* tensor : order) {
-    uint64_t bytes = element_bytes(tensor->format);
+  for (const size_t i : order) {
+    const SafetensorsEntry& entry = entries[i];
+    uint64_t bytes = element_bytes(entry.format);
     Json shape = Json::array();
-    for (const int64_t dim : tensor->dims) {
+    for (const int64_t dim : entry.dims) {
       bytes *= static_cast<uint64_t>(dim);
       shape.push(dim);
     }
-    H3_ASSERT(bytes == tensor->data.size());
     const auto dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
-                                    [&](const DtypeName& row) { return row.format == tensor->format; });
+                                    [&](const DtypeName& row) { return row.format == entry.format; });
     H3_ASSERT(dtype != std::end(kDtypes));
-    Json entry;
-    entry.set("dtype", dtype->name).set("shape", std::move(shape));
-    entry.set("data_offsets", Json::array({Json(offset), Json(offset + bytes)}));
-    entries.emplace_back(tensor->name, std::move(entry));
+    Json json;
+    json.set("dtype", dtype->name).set("shape", std::move(shape));
+    json.set("data_offsets", Json::array({Json(offset), Json(offset + bytes)}));
+    members.emplace_back(entry.name, std::move(json));
+    places_[i] = {offset, offset + bytes};
     offset += bytes;
   }
-  std::string header = Json::object(std::move(entries)).dump();
+  std::string header = Json::object(std::move(members)).dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   const uint64_t length = header.size();
   unsigned char prefix[8];
   for (int i = 0; i < 8; ++i) prefix[i] = static_cast<unsigned char>(length >> (8 * i));
-  AtomicFile file(path);
-  file.write(prefix, sizeof prefix);
-  file.write(header.data(), header.size());
-  for (const TensorToWrite* tensor : order) file.write(tensor->data.data(), tensor->data.size());
-  file.commit();
+  file_.write(prefix, sizeof prefix);
+  file_.write(header.data(), header.size());
+  for (Place& place : places_) {
+    place.at += sizeof prefix + length;
+    place.end += sizeof prefix + length;
+  }
+}
+
+void SafetensorsWriter::write(size_t entry, std::span<const std::byte> bytes) {
+  Place& place = places_.at(entry);
+  H3_ASSERT(bytes.size() <= place.end - place.at);
+  file_.write_at(place.at, bytes.data(), bytes.size());
+  place.at += bytes.size();
+}
+
+void SafetensorsWriter::commit() {
+  for (const Place& place : places_) H3_ASSERT(place.at == place.end);
+  file_.commit();
+}
+
+void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  for (const TensorToWrite& tensor : tensors) entries.push_back({tensor.name, tensor.format, tensor.dims});
+  SafetensorsWriter writer(path, entries, metadata);
+  for (size_t i = 0; i < tensors.size(); ++i) writer.write(i, tensors[i].data);
+  writer.commit();
 }
 
 }  // namespace h3

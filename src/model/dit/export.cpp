@@ -1,5 +1,8 @@
 #include "model/dit/export.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/error.h"
 
 namespace h3::dit {
@@ -146,6 +149,31 @@ class Exporter {
 
 Exported export_dit(std::shared_ptr<const Source> source, const DitExportOptions& options) {
   return Exporter(std::move(source), options).run();
+}
+
+std::string comfy_name(const std::string& exported) {
+  const std::string name = exported.substr(exported.find('.') + 1);  // behind "dit."
+  const auto spelled = [](const auto& table, const std::string& own) -> std::optional<std::string> {
+    for (const auto& row : table) {
+      if (own == cmf_name(row.name)) return row.name[0];
+    }
+    return std::nullopt;
+  };
+  const size_t blocks = name.find("blocks.");
+  if (blocks == std::string::npos) {
+    const std::optional<std::string> found = spelled(kTrunk, name);
+    H3_ASSERT(found);
+    if (!found->empty()) return *found;
+    const auto curve =
+        std::find_if(std::begin(kTrunk), std::end(kTrunk), [](const auto& row) { return row.field == &TrunkW::curve; });
+    return curve->name[0];
+  }
+  const size_t start = name.find('.', blocks + 7) + 1;
+  const std::string own = name.substr(start);
+  std::optional<std::string> found = spelled(kBlock, own);
+  if (!found) found = spelled(kAdaln, own);
+  H3_ASSERT(found);
+  return found->empty() ? "" : name.substr(0, start) + *found;
 }
 
 }  // namespace h3::dit

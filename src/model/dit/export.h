@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "model/dit/weights.h"
@@ -28,5 +29,9 @@ struct DitExportOptions {
 // Every tensor; blocks keep their own projection and curve unless options.adaln says otherwise. The time embedder is
 // there only where projections read it.
 Exported export_dit(std::shared_ptr<const Source> source, const DitExportOptions& options);
+
+// The ComfyUI spelling of an exported name ("dit.blocks.0.adaln.bias"); empty for the table of a block's curve, which
+// that spelling keeps once, under the name of the final layer's.
+std::string comfy_name(const std::string& exported);
 
 }  // namespace h3::dit

@@ -6,11 +6,13 @@
 
 #include <filesystem>
 
+#include "apps/pack/time_curve.h"
 #include "base/error.h"
 #include "base/file_map.h"
 #include "pipeline/session.h"
 #include "store/cmf.h"
 #include "store/cmf_verify.h"
+#include "store/values.h"
 #include "tests/support/toy_model.h"
 
 namespace h3 {
@@ -35,6 +37,7 @@ class Pack : public ::testing::Test {
     options.output = output;
     options.policy = QuantPolicy::parse(quant);
     options.check_velocity = options.check_adaln = check_;
+    options.adaln = adaln_;
     return pack_model(options, pool_, log_, control_);
   }
 
@@ -67,6 +70,7 @@ class Pack : public ::testing::Test {
   }
 
   bool check_ = false;
+  AdalnForm adaln_ = AdalnForm::automatic;
   fs::path root_;
   ThreadPool pool_{2};
   Log log_;
@@ -120,6 +124,94 @@ TEST_F(Pack, APackOfAPackCopiesEveryByte) {
     EXPECT_EQ(a.tensors()[i].hash, b.tensors()[i].hash) << a.tensors()[i].name;
   }
   EXPECT_EQ(a.text_of(a.envelope().vocab), b.text_of(b.envelope().vocab));
+  EXPECT_EQ(bytes_of(path("b.cmf")), bytes_of(path("a.cmf")));
+}
+
+// A header that says more than this program knows goes along when nothing changes, and its configurations too.
+TEST_F(Pack, AnUnchangedFileKeepsItsHeader) {
+  pack("q4tp", path("a.cmf"));
+  const CmfFile a(path("a.cmf"));
+  Json header = a.header();
+  header.set("note", "from elsewhere");
+  const std::string text = header.dump();
+  std::vector<CmfEntry> entries;
+  for (const CmfTensor& t : a.tensors()) entries.push_back({t.name, t.dtype, t.dims, t.bytes});
+  CmfWriter writer(path("noted.cmf"), entries, {.vocab = a.bytes_of(a.envelope().vocab)},
+                   {.header_bytes = text.size(), .least_data_offset = 1 << 20});
+  for (const CmfTensor& t : a.tensors()) writer.write(a.payload(t));
+  writer.commit(text);
+  pack("", path("again.cmf"), {path("noted.cmf")});
+  EXPECT_EQ(bytes_of(path("again.cmf")), bytes_of(path("noted.cmf")));
+}
+
+TEST_F(Pack, ATurboAdapterInsideMakesAFourStepModel) {
+  const std::string adapter = path("toy_turbo.safetensors"), output = path("turbo.cmf");
+  fs::copy_file(testing::kToyModel + "/../toy_comfy/minimax_h3_toy_lora.safetensors", adapter);
+  PackOptions options;
+  options.inputs.paths = {testing::kToyModel};
+  options.output = output;
+  options.policy = QuantPolicy::parse("f16");
+  options.adapters = {{adapter, 0.5f}};
+  pack_model(options, pool_, log_, control_);
+  const auto resolved = [&](const std::string& model, const std::string& profile) {
+    SessionOptions session;
+    session.models = {model};
+    Request request;
+    request.prompt = "a red circle";
+    request.profile = profile;
+    return Session(session, log_).resolve(request);
+  };
+  const Resolved four = resolved(output, "");
+  EXPECT_EQ(four.scheduler, "two-clock");
+  EXPECT_EQ(four.sampler, "two-clock");
+  EXPECT_EQ(four.evaluations, 4);
+  EXPECT_EQ(four.video_shift, 12);
+  EXPECT_EQ(four.audio_shift, 3);
+  EXPECT_NE(resolved(output, "diffusers").sampler, "two-clock");
+  EXPECT_NE(resolved(testing::kToyModel, "").sampler, "two-clock");
+}
+
+// A matrix of a block is what the encoder of the byte vectors (tests/data/codec/nvfp4.json) makes of it, in the layout
+// of C.5; what is outside the blocks keeps its precision, and the file is a transformer again.
+TEST_F(Pack, Nvfp4GoesIntoASafetensorsFileOfComfysNames) {
+  check_ = true;
+  for (const AdalnForm form : {AdalnForm::full, AdalnForm::curve}) {
+    if (form == AdalnForm::curve && !curve_fit_available()) continue;
+    adaln_ = form;
+    const std::string output = path("dit.safetensors");
+    const PackReport report = pack("nvfp4", output);
+    EXPECT_GT(report.families.at("dit.mlp").error.rel_l2(), 0.05);
+    EXPECT_LT(report.families.at("dit.mlp").error.rel_l2(), 0.15);
+    EXPECT_NE(report.to_text().find("velocities: relative L2"), std::string::npos);
+    const std::unique_ptr<TensorSource> source = open_safetensors(output),
+                                        base = open_safetensors(testing::kToyModel + "/transformer");
+    const TensorInfo* const fc2 = source->find("blocks.1.mlp.fc2.weight");
+    ASSERT_NE(fc2, nullptr);
+    EXPECT_EQ(fc2->format, Format::nvfp4);
+    const std::vector<float> given = values_of(*base->find("transformer_blocks.1.ff.net.2.weight"));
+    const int64_t cols = fc2->dims[1];
+    const RowReader reader{fc2->dims[0], cols, [&](int64_t first, int64_t count, float* out) {
+                             std::copy_n(&given[static_cast<size_t>(first * cols)], count * cols, out);
+                           }};
+    const EncodedMatrix wanted = encode_matrix(Format::nvfp4, reader, "fc2", pool_);
+    const auto equal = [](std::span<const std::byte> a, std::span<const std::byte> b) {
+      return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    };
+    EXPECT_TRUE(equal(fc2->data, wanted.matrix.data));
+    EXPECT_TRUE(equal(fc2->scale, wanted.matrix.scale));
+    EXPECT_TRUE(equal(fc2->scale2, wanted.matrix.scale2));
+    EXPECT_EQ(source->find("token_refiner.blocks.0.mlp.fc1.weight")->format, Format::bf16);
+    EXPECT_EQ(source->find("condition_proj.weight")->format, Format::bf16);
+    EXPECT_EQ(source->find("video_patch_proj.weight")->format, Format::f32);
+    EXPECT_EQ(source->find("adaln_t_table") != nullptr, form == AdalnForm::curve);
+  }
+  check_ = false;
+  adaln_ = AdalnForm::automatic;
+  EXPECT_THROW(pack("nvfp4", path("model.cmf")), Error);
+  EXPECT_THROW(pack("q4tp", path("dit.safetensors")), Error);
+  if (!curve_fit_available()) return;
+  pack("q4tp", path("curves.cmf"));
+  EXPECT_THROW(pack("f16", path("again.safetensors"), {path("curves.cmf")}), Error);
 }
 
 TEST_F(Pack, AFamilyHasItsOwnFormat) {
