@@ -87,6 +87,10 @@ int run_bench_models(Arguments& arguments) {
   Terminal terminal(level_of(arguments));
   BenchOptions options;
   options.kind = kind_of(arguments);
+  if (arguments.text("weights", "random") != "random") {
+    fail(Code::usage, "--weights: bench measures with random ones; h3 generate takes %s",
+         arguments.text("weights").c_str());
+  }
   options.device = arguments.text("device", "auto");
   options.threads = checked(arguments, "threads", 0, 0, 1024);
   const Request request = arguments.request();
