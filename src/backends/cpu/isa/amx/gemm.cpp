@@ -3,7 +3,6 @@
 // A step is 64 bytes of k (32 bf16 or 64 int8): A [2 tiles][16 rows][64 bytes], B [2 tiles][16 groups of k][16 columns]
 // [4 bytes], each tile 1 KiB and contiguous, so that a tile load touches 16 consecutive lines. A slice is 8 steps: 16
 // KiB of B stay in the first-level cache, also when two threads share a core. See docs/measurements/010-amx-linear.md.
-#include "backends/cpu/isa/amx/expand.h"
 #include "backends/cpu/isa/amx/pack_inl.h"
 #include "backends/cpu/isa/amx/softmax.h"
 #include "backends/cpu/isa/amx/tiles.h"
@@ -12,9 +11,6 @@ namespace h3::isa {
 namespace {
 
 constexpr int kSliceSteps = 8;
-// 840 KiB of C: the larger a block, the less often operands travel to the second level, which besides C holds the
-// present and the next slice of A. Both divide the matrices of a release block.
-constexpr int kBlockRows = 480, kBlockCols = 448;
 
 // The intrinsics are macros that want literal register numbers.
 #define H3_TILE_MULTIPLY(c, a, b) \
@@ -95,19 +91,15 @@ inline __attribute__((always_inline)) void micro(const std::byte* a, const std::
 // the micro tiles of a panel. One line too few and every panel starts with misses of the whole memory latency.
 template <bool Integer, int LinesA, int LinesB, bool FirstB = false>
 void walk(const GemmBlock& block) {
-  const std::byte *next_a = block.next_a, *const end_a = next_a + block.next_a_bytes;
+  const std::byte* next_a = block.next_a;
   for (int64_t n = 0; n < block.n_panels; ++n) {
     const std::byte* b = block.b + n * block.b_panel;
     const std::byte* next_b = n + 1 < block.n_panels || block.next_b == nullptr ? b + block.b_panel : block.next_b;
     for (int64_t m = 0; m < block.m_panels; ++m) {
-      const std::byte* a = block.a + m * block.a_panel;
-      float* c = block.c + m * block.layout.m_panel + n * block.layout.n_panel;
-      if (LinesA > 0 && next_a < end_a) {
-        micro<Integer, LinesA, LinesB, FirstB>(a, b, block.k_steps, c, block.layout, block.accumulate, next_a, next_b);
-        next_a += block.k_steps * 64 * LinesA;
-      } else {
-        micro<Integer, 0, LinesB, FirstB>(a, b, block.k_steps, c, block.layout, block.accumulate, next_a, next_b);
-      }
+      micro<Integer, LinesA, LinesB, FirstB>(block.a + m * block.a_panel, b, block.k_steps,
+                                             block.c + m * block.layout.m_panel + n * block.layout.n_panel,
+                                             block.layout, block.accumulate, next_a, next_b);
+      next_a += block.k_steps * 64 * LinesA;
       next_b += block.k_steps * 64 * LinesB;
     }
   }
@@ -129,8 +121,6 @@ void block(const GemmBlock& block) {
   configure_tiles();
   if (block.next_a == nullptr) {
     walk_for<Integer, 0>(block);
-  } else if (block.n_panels >= 11) {
-    walk_for<Integer, 3>(block);
   } else if (block.n_panels >= 8) {
     walk_for<Integer, 4>(block);
   } else {
@@ -156,9 +146,7 @@ const Gemm kBf16Amx = {.name = "bf16_amx",
                        .pack_a = pack_rows_of_a<ToBf16>,
                        .pack_b = pack_rows_of_b<ToBf16>,
                        .pack_b_rows = pack_columns_bf16,
-                       .softmax = softmax_tiles,
-                       .block_rows = kBlockRows,
-                       .block_cols = kBlockCols};
+                       .softmax = softmax_tiles};
 const Gemm kInt8Amx = {.name = "int8_amx",
                        .mr = kMr,
                        .nr = kNr,
@@ -174,9 +162,6 @@ const Gemm kInt8Amx = {.name = "int8_amx",
                        .pack_a = pack_rows_of_a<ToInt8>,
                        .pack_b = pack_rows_of_b<ToInt8>,
                        .pack_b_rows = pack_columns_int8,
-                       .pack_b_codes = pack_codes,
-                       .tile_expander = tile_expander,
-                       .block_rows = kBlockRows,
-                       .block_cols = kBlockCols};
+                       .pack_b_codes = pack_codes};
 
 }  // namespace h3::isa
