@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 
 #include "apps/server/conditioner.h"
 #include "apps/server/dispatcher.h"
@@ -27,6 +28,7 @@ struct App {
   Dispatcher dispatcher;
   Forecast forecast;
   std::atomic<int> streams{0};
+  std::mutex decoding;  // held while the clips of a request are looked at
   std::function<int()> connections;  // set when the server listens
 };
 

@@ -13,7 +13,30 @@ Conditioner::Conditioner(const std::string& url, const std::string& key) : url_(
   url_ += "/v1/videos/embeddings";
 }
 
-std::string Conditioner::encode(const Json& request, const std::map<std::string, std::string>& pictures) const {
+namespace {
+
+// The references of a request in the words of its API, with their files in it.
+Json conditions_of(const Json& references, const std::map<std::string, std::string>& inputs) {
+  const auto uri = [&](const std::string& field) {
+    return "data:application/octet-stream;base64," + encode_base64(inputs.at(field));
+  };
+  Json list = Json::array();
+  for (size_t i = 0; i < references.size(); ++i) {
+    const Json& reference = references.at(i);
+    const std::string& type = reference.at("type").as_string();
+    const bool silent = reference.find("silent") != nullptr;
+    const std::string field = strf("reference_%zu", i + 1);
+    Json item = Json::object({{"type", type == "video" && !silent ? "video_audio" : type}, {"role", "reference"}});
+    item.set("uri", uri(field)).set("name", reference.at("name"));
+    if (reference.find("sound") != nullptr) item.set("sound", uri(field + "_sound"));
+    list.push(std::move(item));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string Conditioner::encode(const Json& request, const std::map<std::string, std::string>& inputs) const {
   FetchOptions options;
   options.method = "POST";
   options.type = "application/json";
@@ -21,11 +44,16 @@ std::string Conditioner::encode(const Json& request, const std::map<std::string,
   options.most_bytes = size_t{1} << 30;
   if (!key_.empty()) options.headers["Authorization"] = "Bearer " + key_;
   Json body = Json::object();
-  // What the text encoder depends on; the canvas and the fitting, because it sees keyframes as they are fitted.
-  for (const char* key : {"prompt", "width", "height", "fit", "profile", "precision"}) {
+  // What the text encoder depends on; the canvas, the fitting and the length, because it sees keyframes as they are
+  // fitted and no more of a reference than the clip is long.
+  for (const char* key : {"prompt", "width", "height", "frames", "fit", "ref_image_size", "profile", "precision"}) {
     if (const Json* const value = request.find(key)) body.set(key, *value);
   }
-  for (const auto& [field, bytes] : pictures) body.set(field, encode_base64(bytes));
+  if (const Json* const references = request.find("references")) {
+    body.set("conditions", conditions_of(*references, inputs));
+  } else {
+    for (const auto& [field, bytes] : inputs) body.set(field, encode_base64(bytes));
+  }
   options.body = body.dump();
   Fetched reply = fetch(url_, options);
   if (reply.status == 200) return std::move(reply.body);

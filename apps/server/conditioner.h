@@ -14,9 +14,10 @@ class Conditioner {
   // "" = off; otherwise the address of the other server. Error(usage) when it is not an address.
   Conditioner(const std::string& url, const std::string& key);
   bool enabled() const { return !url_.empty(); }
-  // The embeddings of a resolved request, as the file that Request::prompt_embeds names. `pictures`: "first_frame" and
-  // "last_frame" -> bytes of the file. Error(io) when the other server fails or answers something else.
-  std::string encode(const Json& request, const std::map<std::string, std::string>& pictures) const;
+  // The embeddings of a resolved request, as the file that Request::prompt_embeds names. `inputs`: names of Job::inputs
+  // ("first_frame", "reference_1") -> bytes of the file. Error(io) when the other server fails or answers something
+  // else.
+  std::string encode(const Json& request, const std::map<std::string, std::string>& inputs) const;
 
  private:
   std::string url_, key_;

@@ -201,9 +201,9 @@ bool Dispatcher::condition(const Job& job, Json& request) {
   if (!conditioner_.enabled() || job.text_only) return true;
   enter(job, "encode text elsewhere");
   try {
-    std::map<std::string, std::string> pictures;
-    for (const auto& [field, file] : job.inputs) pictures[field] = read_file(book_.input(file));
-    const std::string bytes = conditioner_.encode(request, pictures);
+    std::map<std::string, std::string> inputs;
+    for (const auto& [field, file] : job.inputs) inputs[field] = read_file(book_.input(file));
+    const std::string bytes = conditioner_.encode(request, inputs);
     const std::string file = embeddings(job);
     AtomicFile out(file);
     out.write(bytes.data(), bytes.size());

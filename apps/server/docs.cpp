@@ -79,6 +79,40 @@ Json clip_schema() {
                        {"additionalProperties", false}});
 }
 
+constexpr const char* kReferences =
+    "\n## References\n\n"
+    "References are numbered in the order of the body, each kind on its own: the prompt speaks of `<Picture 1>`, "
+    "`<Video 1>`,\n"
+    "`<Audio 1>`. The sound of a clip takes an `<Audio n>` right before its clip. They are given in `conditions`, or "
+    "in "
+    "the\n"
+    "lists `ref_images`, `ref_videos` and `ref_audios`; parts of a form may be repeated and mixed.\n\n"
+    "```\n"
+    "{\"task\": \"ref2va\", \"prompt\": \"<Picture 1> sings <Audio 1>\", \"conditions\": [\n"
+    "  {\"type\": \"image\", \"role\": \"reference\", \"uri\": \"data:image/png;base64,...\", \"name\": \"a.png\"},\n"
+    "  {\"type\": \"audio\", \"role\": \"reference\", \"uri\": \"attachment:voice\"}]}\n"
+    "```\n\n"
+    "`type` is `image`, `video` (without its sound), `video_audio` (with it, or with the file in `sound`) or `audio`. "
+    "`uri` is\n"
+    "written as every file is, or `attachment:NAME` for the file of that part of a multipart body. Limits are those of "
+    "the\n"
+    "release: 9 pictures, 3 clips, 3 sounds, 12 together and no sound alone; pictures and clips of 256 to 5760 pixels "
+    "each way\n"
+    "and 1:4 to 4:1; clips and sounds of 2 to 15 seconds, and 15 seconds of each together; a model may allow smaller "
+    "ones\n"
+    "(`limits.references` of `/v1/models`). A file has at most 32 MiB, a clip 128 MiB; `--max-body` limits the whole "
+    "body.\n\n"
+    "`references` of a job lists what each one is: `type`, `name`, `tag`, `is` (\"64x48 -> 128x96\"), `sound_tag`, "
+    "`sound_name`,\n"
+    "`sound_is`, `silent`; its file is `reference_1` ... (and `reference_1_sound`) in `inputs`. The same table in "
+    "words "
+    "is in\n"
+    "`resolved.references` of the job and its report. Tags that name nothing and references that no tag names are "
+    "`warnings`;\n"
+    "with `strict` they are refused. A model of one half of the release refuses requests for the other half and names "
+    "the file\n"
+    "that would be right; with both halves given, both kinds are served.\n";
+
 Json error_schema() {
   const Json text = Json::object({{"type", "string"}});
   Json fields = Json::object(
@@ -172,6 +206,8 @@ std::string http_markdown() {
       "```\n"
       "curl -s 127.0.0.1:8317/v1/videos -d '{\"prompt\": \"a red ball bounces\", \"seconds\": 2}'\n"
       "curl -s 127.0.0.1:8317/v1/videos -F prompt='she turns her head' -F input_reference=@first.png\n"
+      "curl -s 127.0.0.1:8317/v1/videos -F prompt='<Picture 1> dances like <Video 1>' -F ref_image=@a.png -F "
+      "ref_video=@b.mp4\n"
       "curl -N 127.0.0.1:8317/v1/videos/ID/events\n"
       "curl -o clip.mp4 127.0.0.1:8317/v1/videos/ID/content\n"
       "```\n\n"
@@ -206,9 +242,11 @@ std::string http_markdown() {
       "object\n"
       "(`target.short_edge` is `{\"target\": {\"short_edge\": 768}}`); `extra_params` may be JSON text. A field may be "
       "given\n"
-      "under one of its names only. A picture is an upload, a data URL, base64, a path below `--media-root`, an "
-      "address with\n"
-      "`--allow-urls`, or an object with one of `image_url`, `url`, `uri`, `b64_json` and `path`.\n\n"
+      "under one of its names only. A picture, clip or sound is an upload, a data URL, base64, a path below "
+      "`--media-root`, an\n"
+      "address with `--allow-urls`, or an object with one of `image_url`, `video_url`, `audio_url`, `url`, `uri`, "
+      "`b64_json`,\n"
+      "`data` and `path`.\n\n"
       "| field | also | type | allowed | meaning |\n|---|---|---|---|---|\n";
   const auto aliases = [](const Field& field) {
     std::string text;
@@ -232,6 +270,7 @@ std::string http_markdown() {
     out += std::string("| `") + field.name + "` | " + aliases(field) + " | " + cell(field.allowed) + " | " +
            (field.refuse ? "refused" : "warning") + " | " + cell(field.help) + " |\n";
   }
+  out += kReferences;
   out +=
       "\n## A job\n\n"
       "`id`, `object` (`video`), `status` (`queued`, `in_progress`, `completed`, `failed`, `cancelled`), `progress` (0 "
@@ -244,7 +283,8 @@ std::string http_markdown() {
       "`rewritten_prompt`, `warnings`, `error` (`code`, `message`), `attempts`, `url`, `media_type`, `file_name`, "
       "`bytes`,\n"
       "`output`, `file_path`, `quality`, `inference_time_s`, `stage_durations`, `peak_memory_mb`, `evaluations`\n"
-      "(`run`, `reused`, `forecast`), `inputs` (addresses of its pictures), `preview`, `request` (fields as given,\n"
+      "(`run`, `reused`, `forecast`), `inputs` (addresses of its files), `references`, `preview`, `request` (fields as "
+      "given,\n"
       "by canonical name) and `resolved` (every value with where it came from).\n";
   return out;
 }

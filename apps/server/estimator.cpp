@@ -18,7 +18,10 @@ Work work_of(int width, int height, int frames, int evaluations, int keyframes) 
 }
 
 Work work_of(const Job& job) {
-  return work_of(job.width, job.height, job.frames, job.evaluations, static_cast<int>(job.inputs.size()));
+  const size_t keyframes = job.inputs.count("first_frame") + job.inputs.count("last_frame");
+  Work work = work_of(job.width, job.height, job.frames, job.evaluations, static_cast<int>(keyframes));
+  work.rows += static_cast<double>(job.reference_rows);
+  return work;
 }
 
 const char* phase_of(const std::string& stage) {

@@ -1,5 +1,6 @@
 #include "apps/server/fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "apps/server/http.h"
@@ -122,12 +123,28 @@ constexpr Field kFields[] = {
      apply_first, "", false, "a picture", "The clip starts with this picture."},
     {"last_frame_image", "end_image last_frame_path last_frame", K::media, "", apply_last, "", false, "a picture",
      "The clip ends with this picture."},
-    {"input_references", "", K::list, "", apply_first, "", false, "one or two pictures",
-     "Keyframes by position, as in vLLM-Omni: the first, then the last."},
+    {"input_references", "", K::list, "", apply_first, "", false, "one or two pictures; files of any kind for ref2va",
+     "Keyframes by position, as in vLLM-Omni: the first, then the last; references where the task is ref2va."},
     {"frame_indices", "extra_params.frame_indices", K::list, "", apply_frame_indices, "", false, "0, -1",
      "Which frames the pictures of input_references are: 0 the first, -1 the last."},
-    {"conditions", "", K::list, "", apply_conditions, "", false, "objects with type, uri, role, frame_index",
-     "Keyframes as the official examples write them."},
+    {"conditions", "", K::list, "", apply_conditions, "", false,
+     "objects with type (image, video, video_audio, audio), uri, role (keyframe, reference), frame_index, name, sound, "
+     "silent",
+     "Keyframes and references as the official examples write them."},
+    {"ref_images", "ref_image ref_images_b64 image_reference reference_images reference_image", K::list, "",
+     apply_ref_images, "", false, "up to 9 pictures", "Reference pictures: <Picture 1>, <Picture 2> ..."},
+    {"ref_videos", "ref_video video_reference reference_videos reference_video", K::list, "", apply_ref_videos, "",
+     false, "up to 3 clips, or objects with video and audio or silent",
+     "Reference clips: <Video 1> ... The sound of each is an <Audio n> of its own, unless it is left out."},
+    {"ref_video_audios", "ref_video_audio", K::list, "", apply_ref_video_audios, "", false,
+     "after ref_videos, one for each clip or null; a single one belongs to the clip before it",
+     "Sounds that stand in for those of the clips."},
+    {"ref_audios", "ref_audio audio_reference reference_audios reference_audio", K::list, "", apply_ref_audios, "",
+     false, "up to 3 sounds, with a picture or a clip", "Reference sounds: <Audio 1> ..."},
+    {"ref_image_size", "reference_resize_mode", K::text, "", apply_ref_image_size, "", false, "official, match, max",
+     "How reference pictures are scaled: to a short edge of 2048, down to the area of the clip, or down to 2048."},
+    {"ref_silent", "ref_silent_video", K::boolean, "ref_silent", nullptr, "", false, "",
+     "Leave out the sound of reference clips."},
     {"fit", "resize_mode", K::text, "fit", nullptr, "", false, "stretch, cover, contain",
      "How keyframes are brought to the size of the clip."},
 
@@ -142,7 +159,8 @@ constexpr Field kFields[] = {
      "Also write the clip to this file on the server."},
     {"rewrite_prompt", "use_prompt_enhancer", K::boolean, "", apply_rewrite, "", false, "",
      "Let the server's --rewriter improve the prompt; the original is kept."},
-    {"strict", "", K::boolean, "", apply_strict, "", false, "", "Refuse what would only be warned about."},
+    {"strict", "", K::boolean, "", apply_strict, "", false, "",
+     "Refuse what would only be warned about, doubts about references and their tags included."},
 
     {"preset", "", K::text, "preset", nullptr, "", false, "exact, balanced, ultra, turbo",
      "exact computes everything; the others leave work out, as the report says."},
@@ -164,20 +182,10 @@ constexpr Field kFields[] = {
     {"guidance_scale_2", "", K::number, "", nullptr, "1 0", false, "1", kDistilled},
     {"true_cfg_scale", "", K::number, "", nullptr, "1 0", false, "1", kDistilled},
     {"sample_params.guidance", "", K::object, "", nullptr, "{}", false, "empty", kDistilled},
-    {"ref_images", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
-    {"ref_videos", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
-    {"ref_audios", "", K::list, "", nullptr, "[]", true, "empty", "this server takes keyframes, not references"},
-    {"ref_image_size", "", K::text, "", nullptr, "\"match\" \"max\" \"\"", false, "match, max",
-     "no reference picture is given"},
-    {"image_reference", "", K::object, "", nullptr, "{}", true, "empty",
-     "this server takes keyframes, not references"},
-    {"video_reference", "", K::object, "", nullptr, "{}", true, "empty",
-     "this server takes keyframes, not references"},
-    {"audio_reference", "", K::object, "", nullptr, "{}", true, "empty",
-     "this server takes keyframes, not references"},
     {"video_path", "video_url source_video", K::text, "", nullptr, "\"\"", true, "empty",
-     "this server takes keyframes, not clips"},
-    {"audio_path", "source_audio", K::text, "", nullptr, "\"\"", true, "empty", "this server takes no sound"},
+     "clips are not continued here; as references they go into ref_videos"},
+    {"audio_path", "source_audio", K::text, "", nullptr, "\"\"", true, "empty",
+     "sounds are not continued here; as references they go into ref_audios"},
     {"control_reference", "control_type control_frames", K::list, "", nullptr, "[] \"\"", true, "empty",
      "the model has no control input"},
     {"video_noise_mask", "audio_noise_mask", K::list, "", nullptr, "[] \"\"", true, "empty",
@@ -308,22 +316,58 @@ Json echo_of(const Field& field, const Given& given) {
   return text.size() > 300 ? Json(strf("%zu bytes", text.size())) : given.value;
 }
 
-// frame_indices says what the pictures before it are, so it comes after them.
-std::vector<Given> in_order(const std::vector<Given>& fields) {
-  std::vector<Given> first, later;
+// Files that only conditions speak of. One that nobody speaks of is a misspelled field.
+void take_attachments(const std::vector<Given>& fields, Draft& draft) {
+  const auto spoken_of = [&](const std::string& part) {
+    const std::string uri = Json("attachment:" + part).dump();
+    return std::any_of(fields.begin(), fields.end(), [&](const Given& given) {
+      return given.name == "conditions" && given.value.dump().find(uri) != std::string::npos;
+    });
+  };
   for (const Given& given : fields) {
+    if (!given.file || find_field(given.name) != nullptr) continue;
+    if (!spoken_of(given.name)) unknown(given.name);
+    if (!draft.attachments.emplace(given.name, given.file).second) {
+      throw ApiError{400, "conflict", given.name + ": two files have this name", given.name, "", "one file a name", 0};
+    }
+  }
+}
+
+// The task says what pictures are for and comes first. frame_indices says what the pictures before it are, so it comes
+// after them.
+std::vector<Given> in_order(const std::vector<Given>& fields, const Draft& draft) {
+  std::vector<Given> first, middle, later;
+  for (const Given& given : fields) {
+    if (given.file && draft.attachments.count(given.name) > 0) continue;
     const Field* const field = find_field(given.name);
     if (field == nullptr) unknown(given.name);
-    (std::string(field->name) == "frame_indices" ? later : first).push_back(given);
+    const std::string name = field->name;
+    (name == "task" ? first : name == "frame_indices" ? later : middle).push_back(given);
   }
+  first.insert(first.end(), middle.begin(), middle.end());
   first.insert(first.end(), later.begin(), later.end());
   return first;
+}
+
+// A list that came as several fields is echoed as one.
+void echo(Draft& draft, const Field& field, const Given& given) {
+  if (given.value.is_null() && !given.file) return;
+  Json value = echo_of(field, given);
+  const Json* const before = field.kind == K::list ? draft.canonical.find(field.name) : nullptr;
+  if (before != nullptr) {
+    Json list = before->is_array() ? *before : Json::array({*before});
+    list.push(std::move(value));
+    value = std::move(list);
+  }
+  draft.canonical.set(field.name, std::move(value));
 }
 
 // Clients of other servers give the canvas and the length twice, because one of the two is required there.
 void settle(Draft& draft) {
   settle_adapters(draft);
+  draft.attachments.clear();
   Request& request = draft.request;
+  if (draft.strict) request.strict = true;
   if (request.width && request.height) {
     if (!request.aspect.empty()) {
       request.aspect.clear();
@@ -346,6 +390,7 @@ std::string default_name(const std::string& engine) {
   if (engine == "first_frame") return "input_reference";
   if (engine == "last_frame") return "last_frame_image";
   if (engine == "aspect") return "aspect_ratio";
+  if (engine.rfind("references", 0) == 0) return "conditions";
   return engine;
 }
 
@@ -376,7 +421,8 @@ Draft draft_of(const std::vector<Given>& fields) {
       apply_strict(draft, {given.name, typed(*find_field("strict"), given), given.file, given.text});
   }
   std::map<std::string, const Given*> seen;
-  for (const Given& given : in_order(fields)) {
+  take_attachments(fields, draft);
+  for (const Given& given : in_order(fields, draft)) {
     const Field* const field = find_field(given.name);
     const bool repeats = field->kind == K::list;
     if (is_unset(*field, given)) continue;
@@ -393,7 +439,7 @@ Draft draft_of(const std::vector<Given>& fields) {
                      0};
     }
     apply(draft, *field, {given.name, typed(*field, given), given.file, given.text});
-    if (!given.value.is_null() || given.file) draft.canonical.set(field->name, echo_of(*field, given));
+    echo(draft, *field, given);
   }
   settle(draft);
   return draft;
@@ -461,6 +507,13 @@ ApiError to_api_error(const Error& error, const std::map<std::string, std::strin
   out.param = found != spelled.end() ? found->second : default_name(engine);
   out.message = out.param + message.substr(colon);
   const std::string rest = message.substr(colon + 2);
+  // "a.png is 90x60, give a picture of ...", "10 images are given, at most 9 are allowed"
+  if (engine.rfind("references", 0) == 0) {
+    const size_t give = std::min(rest.find(", give "), rest.find(", at most "));
+    out.value = rest.substr(0, give);
+    if (give != std::string::npos) out.allowed = rest.substr(rest[give + 2] == 'g' ? give + 7 : give + 2);
+    return out;
+  }
   const size_t is = rest.find(" is ");
   if (is != std::string::npos && is < 80) out.value = rest.substr(0, is);
   const size_t give = rest.find("give ");

@@ -20,6 +20,15 @@ struct MediaSource {
   Kind kind = Kind::bytes;
   std::string field;    // as the client spelled it
   std::string content;  // the bytes, path or address
+  std::string name;     // of the file, as the client calls it; "" = unknown
+};
+
+// A reference picture, clip or sound.
+struct ReferenceSource {
+  std::optional<Reference::Kind> kind;  // none = whatever the bytes are
+  MediaSource media;
+  std::optional<MediaSource> sound;  // of a clip, in place of its own
+  bool silent = false;               // of a clip: its own sound is left out
 };
 
 // An adapter as a request names it: by one of the names that the operator gave to files.
@@ -35,6 +44,9 @@ struct Draft {
   std::map<std::string, std::string> spelled;  // field of Request -> name the client used
   std::vector<std::string> warnings;
   std::optional<MediaSource> first, last;
+  std::vector<ReferenceSource> references;  // in order
+  // Files of a form that no field takes, by the name of their part: conditions speak of them as "attachment:NAME".
+  std::map<std::string, std::shared_ptr<const FilePart>> attachments;
   std::string task;    // t2va, fl2va or ref2va; "" = follows from the pictures
   std::string format;  // ending of the clip without the dot; "" = the default
   std::string output;  // where the clip goes besides the server's own folder
@@ -80,8 +92,9 @@ int64_t whole_of(const Given& given, const std::string& allowed);
 bool boolean_of(const Given& given);
 void set_engine(Draft& draft, const Given& given, const char* engine, Json value);
 
-// conditions, references and sizes (fields_shapes.cpp).
-void apply_conditions(Draft& draft, const Given& given);
+// Keyframes and sizes (fields_shapes.cpp).
+void place_keyframe(Draft& draft, const Given& given, bool last, MediaSource source);
+int64_t frame_index(const Given& given, const Json& index);
 void apply_size(Draft& draft, const Given& given);
 void apply_resolution(Draft& draft, const Given& given);
 void apply_aspect(Draft& draft, const Given& given);
@@ -90,6 +103,16 @@ void apply_seconds(Draft& draft, const Given& given);
 void apply_first(Draft& draft, const Given& given);
 void apply_last(Draft& draft, const Given& given);
 void apply_frame_indices(Draft& draft, const Given& given);
+
+// The official list of conditions, and references as other programs list them (fields_references.cpp).
+void apply_conditions(Draft& draft, const Given& given);
+void apply_ref_images(Draft& draft, const Given& given);
+void apply_ref_videos(Draft& draft, const Given& given);
+void apply_ref_video_audios(Draft& draft, const Given& given);
+void apply_ref_audios(Draft& draft, const Given& given);
+void apply_ref_image_size(Draft& draft, const Given& given);
+void add_reference(Draft& draft, const Given& given);  // of a kind that the bytes tell
+bool is_nothing(const Given& given);                   // null, "", [] or {}
 
 // Adapters (fields_adapters.cpp).
 void apply_turbo(Draft& draft, const Given& given);

@@ -38,12 +38,6 @@ std::vector<Json> list_of(const Given& given) {
   return given.value.is_array() ? given.value.items() : std::vector<Json>{given.value};
 }
 
-bool is_nothing(const Given& given) {
-  const Json& value = given.value;
-  return value.is_null() || (value.is_array() && value.size() == 0) ||
-         (value.is_object() && value.members().empty()) || (value.is_string() && value.as_string().empty());
-}
-
 }  // namespace
 
 void apply_turbo(Draft& draft, const Given& given) {

@@ -1,4 +1,4 @@
-// Fields with a shape of their own: canvases, lengths, pictures and the official list of conditions.
+// Fields with a shape of their own: canvases, lengths and keyframes.
 #include <cmath>
 
 #include "apps/server/fields.h"
@@ -28,6 +28,8 @@ std::string lower(std::string text) {
   return text;
 }
 
+std::string leaf_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
 // The first bytes of the pictures that are read, in base64 and plain.
 bool starts_like_base64_picture(const std::string& text) {
   for (const char* magic : {"iVBORw0KGgo", "/9j/", "UklGR", "UDYK", "UDUK", "UDYg", "UDUg", "UDYN", "UDUN"}) {
@@ -41,7 +43,7 @@ MediaSource data_url(const Given& given, const std::string& field, const std::st
   const size_t comma = text.find(',');
   const std::string head = comma == std::string::npos ? "" : lower(text.substr(5, comma - 5));
   const bool base64 = head.size() >= 7 && head.compare(head.size() - 7, 7, ";base64") == 0;
-  MediaSource source{MediaSource::Kind::bytes, field, ""};
+  MediaSource source{MediaSource::Kind::bytes, field, "", ""};
   if (!base64) refuse_value({given.name, Json(text.substr(0, 40)), nullptr, false}, "data:image/png;base64,...");
   if (!decode_base64(std::string_view(text).substr(comma + 1), source.content)) {
     throw ApiError{400,   "invalid_media",    field + ": the data URL is not valid base64, encode the file again",
@@ -54,9 +56,11 @@ MediaSource data_url(const Given& given, const std::string& field, const std::st
 MediaSource from_text(const Given& given, const std::string& field, const std::string& text) {
   const std::string start = lower(text.substr(0, 8));
   if (start.rfind("data:", 0) == 0) return data_url(given, field, text);
-  if (start.rfind("http://", 0) == 0 || start.rfind("https://", 0) == 0) return {MediaSource::Kind::url, field, text};
-  if (start.rfind("file://", 0) == 0) return {MediaSource::Kind::path, field, text.substr(7)};
-  MediaSource source{MediaSource::Kind::bytes, field, ""};
+  if (start.rfind("http://", 0) == 0 || start.rfind("https://", 0) == 0) {
+    return {MediaSource::Kind::url, field, text, leaf_of(text.substr(0, text.find_first_of("?#")))};
+  }
+  if (start.rfind("file://", 0) == 0) return {MediaSource::Kind::path, field, text.substr(7), leaf_of(text)};
+  MediaSource source{MediaSource::Kind::bytes, field, "", ""};
   if (starts_like_base64_picture(text) || text.size() > 1024) {
     if (decode_base64(text, source.content)) return source;
     throw ApiError{400,   "invalid_media",    field + ": it is neither a path nor valid base64, encode the file again",
@@ -66,7 +70,16 @@ MediaSource from_text(const Given& given, const std::string& field, const std::s
   if (text.empty() || text.find('\0') != std::string::npos || text.find("://") != std::string::npos) {
     refuse_value(given, "a data URL, base64, a path below --media-root or an http(s) address");
   }
-  return {MediaSource::Kind::path, field, text};
+  return {MediaSource::Kind::path, field, text, leaf_of(text)};
+}
+
+constexpr const char* kMediaKeys = "image_url, video_url, audio_url, url, uri, b64_json, data or path";
+
+bool is_media_key(const std::string& key) {
+  for (const char* known : {"image_url", "video_url", "audio_url", "url", "uri", "b64_json", "data", "path"}) {
+    if (key == known) return true;
+  }
+  return false;
 }
 
 // {"image_url": "..."}, {"image_url": {"url": "..."}}, {"url": ...}, {"uri": ...}, {"b64_json": ...}, {"path": ...}
@@ -75,20 +88,13 @@ MediaSource from_object(const Given& given) {
   std::string name;
   for (const auto& [key, value] : given.value.members()) {
     if (value.is_null() || key == "type" || key == "detail") continue;
-    const bool known =
-        key == "image_url" || key == "url" || key == "uri" || key == "b64_json" || key == "data" || key == "path";
-    if (!known) {
-      throw ApiError{400,
-                     "unknown_field",
-                     given.name + "." + key.substr(0, 60) + ": unknown field of a picture",
-                     given.name + "." + key.substr(0, 60),
-                     "",
-                     "image_url, url, uri, b64_json, data or path",
-                     0};
+    if (!is_media_key(key)) {
+      const std::string where = given.name + "." + key.substr(0, 60);
+      throw ApiError{400, "unknown_field", where + ": unknown field of a file", where, "", kMediaKeys, 0};
     }
     if (found != nullptr) {
       throw ApiError{400,        "conflict", given.name + ": it has " + name + " and " + key + ", give one of them",
-                     given.name, key,        "one of image_url, url, uri, b64_json, data or path",
+                     given.name, key,        std::string("one of ") + kMediaKeys,
                      0};
     }
     found = &value;
@@ -96,10 +102,10 @@ MediaSource from_object(const Given& given) {
   }
   if (found != nullptr && found->is_object()) found = found->find("url");
   if (found == nullptr || !found->is_string()) {
-    refuse_value(given, "an object with one of image_url, url, uri, b64_json, data or path");
+    refuse_value(given, std::string("an object with one of ") + kMediaKeys);
   }
   if (name != "b64_json" && name != "data") return from_text(given, given.name, found->as_string());
-  MediaSource source{MediaSource::Kind::bytes, given.name, ""};
+  MediaSource source{MediaSource::Kind::bytes, given.name, "", ""};
   if (found->as_string().rfind("data:", 0) == 0) return data_url(given, given.name, found->as_string());
   if (!decode_base64(found->as_string(), source.content)) {
     throw ApiError{400,
@@ -113,7 +119,15 @@ MediaSource from_object(const Given& given) {
   return source;
 }
 
-void place(Draft& draft, const Given& given, bool last, MediaSource source) {
+}  // namespace
+
+MediaSource media_source(const Given& given) {
+  if (given.file) return {MediaSource::Kind::bytes, given.name, given.file->bytes, leaf_of(given.file->name)};
+  if (given.value.is_object()) return from_object(given);
+  return from_text(given, given.name, text_of(given));
+}
+
+void place_keyframe(Draft& draft, const Given& given, bool last, MediaSource source) {
   std::optional<MediaSource>& slot = last ? draft.last : draft.first;
   if (slot) {
     const char* const what = last ? "the last frame" : "the first frame";
@@ -141,75 +155,19 @@ int64_t frame_index(const Given& given, const Json& index) {
   return index.as_int();
 }
 
-void apply_condition(Draft& draft, const Given& given, const Json& item) {
-  const auto text = [&](const char* key) {
-    const Json* const value = item.find(key);
-    return value != nullptr && value->is_string() ? value->as_string() : std::string();
-  };
-  if (!item.is_object()) refuse_value({given.name, item, nullptr, false}, "an object with type, uri and role");
-  for (const auto& [key, value] : item.members()) {
-    const bool known =
-        key == "type" || key == "uri" || key == "role" || key == "frame_index" || key == "start_time_seconds";
-    if (!known) {
-      throw ApiError{400,
-                     "unknown_field",
-                     given.name + "." + key.substr(0, 60) + ": unknown field",
-                     given.name + "." + key.substr(0, 60),
-                     "",
-                     "type, uri, role, frame_index, start_time_seconds",
-                     0};
-    }
-  }
-  const std::string role = text("role"), type = text("type");
-  if (type != "image" || (role != "keyframe" && !role.empty())) {
-    throw ApiError{400,
-                   "unsupported",
-                   given.name + ".role: type \"" + type.substr(0, 20) + "\" in the role \"" + role.substr(0, 20) +
-                       "\" is not possible, this server takes pictures as keyframes",
-                   given.name + ".role",
-                   role.substr(0, 20),
-                   "type image, role keyframe",
-                   0};
-  }
-  if (text("uri").empty()) {
-    throw ApiError{400,
-                   "invalid_value",
-                   given.name + ": uri is missing",
-                   given.name + ".uri",
-                   "",
-                   "a data URL, a path below --media-root or an http(s) address",
-                   0};
-  }
-  const Json* const index = item.find("frame_index");
-  const bool last = index != nullptr && !index->is_null() ? frame_index(given, *index) == -1 : draft.first.has_value();
-  place(draft, given, last, from_text(given, given.name, text("uri")));
-}
-
-}  // namespace
-
-MediaSource media_source(const Given& given) {
-  if (given.file) return {MediaSource::Kind::bytes, given.name, given.file->bytes};
-  if (given.value.is_object()) return from_object(given);
-  return from_text(given, given.name, text_of(given));
-}
-
-void apply_conditions(Draft& draft, const Given& given) {
-  if (!given.value.is_array()) refuse_value(given, "a list of objects with type, uri and role");
-  for (const Json& item : given.value.items()) apply_condition(draft, given, item);
-}
-
-// One picture, or a list of up to two in multipart clients.
+// One picture, or a list of up to two in multipart clients; references where the task says so.
 void apply_first(Draft& draft, const Given& given) {
+  if (draft.task == "ref2va") return add_reference(draft, given);
   if (given.value.is_array()) {
     if (given.value.size() > 2) refuse_value(given, "one or two pictures");
     for (const Json& item : given.value.items()) apply_first(draft, {given.name, item, nullptr, given.text});
     return;
   }
   const bool second = given.name == "input_references" && draft.first.has_value();
-  place(draft, given, second, media_source(given));
+  place_keyframe(draft, given, second, media_source(given));
 }
 
-void apply_last(Draft& draft, const Given& given) { place(draft, given, true, media_source(given)); }
+void apply_last(Draft& draft, const Given& given) { place_keyframe(draft, given, true, media_source(given)); }
 
 void apply_frame_indices(Draft& draft, const Given& given) {
   const bool list = given.value.is_array();

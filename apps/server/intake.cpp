@@ -2,23 +2,19 @@
 #include "apps/server/app.h"
 #include "apps/server/body.h"
 #include "apps/server/fetch.h"
+#include "apps/server/media_types.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "pipeline/conditions.h"
+#include "pipeline/references.h"
 
 namespace h3::server {
 namespace {
 
-constexpr size_t kMostMediaBytes = size_t{32} << 20;
+constexpr size_t kMostMediaBytes = size_t{32} << 20;  // of a picture or a sound
+constexpr size_t kMostClipBytes = size_t{128} << 20;  // of a clip
 
-std::string ending_of(const std::string& bytes) {
-  if (bytes.rfind("\x89PNG", 0) == 0) return ".png";
-  if (bytes.rfind("\xff\xd8", 0) == 0) return ".jpg";
-  if (bytes.rfind("RIFF", 0) == 0) return ".webp";
-  if (bytes.size() > 1 && bytes[0] == 'P' && (bytes[1] == '5' || bytes[1] == '6')) return ".ppm";
-  return ".bin";
-}
-
-std::string load(const App& app, const MediaSource& source) {
+std::string load(const App& app, const MediaSource& source, size_t most_bytes = kMostMediaBytes) {
   const auto refuse = [&](int status, const char* code, const std::string& reason,
                           const std::string& allowed) -> ApiError {
     return {status, code, source.field + ": " + reason, source.field, source.content.substr(0, 200), allowed, 0};
@@ -26,15 +22,15 @@ std::string load(const App& app, const MediaSource& source) {
   std::string bytes;
   switch (source.kind) {
     case MediaSource::Kind::bytes: bytes = source.content; break;
-    case MediaSource::Kind::path: bytes = app.media.read(source.content, source.field, kMostMediaBytes); break;
+    case MediaSource::Kind::path: bytes = app.media.read(source.content, source.field, most_bytes); break;
     case MediaSource::Kind::url: {
       if (!app.options.allow_urls) {
-        throw refuse(403, "urls_not_allowed", "addresses are not fetched here, send the picture itself",
+        throw refuse(403, "urls_not_allowed", "addresses are not fetched here, send the file itself",
                      "an upload, a data URL or base64");
       }
       FetchOptions options;
       options.public_only = true;
-      options.most_bytes = kMostMediaBytes;
+      options.most_bytes = most_bytes;
       try {
         Fetched fetched = fetch(source.content, options);
         if (fetched.status != 200)
@@ -46,13 +42,13 @@ std::string load(const App& app, const MediaSource& source) {
       break;
     }
   }
-  if (bytes.empty() || bytes.size() > kMostMediaBytes) {
+  if (bytes.empty() || bytes.size() > most_bytes) {
     throw ApiError{400,
                    "invalid_media",
-                   source.field + strf(": it has %zu bytes, give a picture of 1 to %zu", bytes.size(), kMostMediaBytes),
+                   source.field + strf(": it has %zu bytes, give a file of 1 to %zu", bytes.size(), most_bytes),
                    source.field,
                    std::to_string(bytes.size()),
-                   strf("1 to %zu bytes", kMostMediaBytes),
+                   strf("1 to %zu bytes", most_bytes),
                    0};
   }
   return bytes;
@@ -67,6 +63,13 @@ struct Hold {
   }
 };
 
+std::string store(App& app, const std::string& bytes, const std::string& field, Job& job, Hold& hold) {
+  const std::string file = app.book.store_input(bytes, ending_of(bytes));
+  hold.files.push_back(file);
+  job.inputs[field] = file;
+  return file;
+}
+
 void take_picture(App& app, const MediaSource& source, bool last, Draft& draft, Job& job, Hold& hold) {
   const std::string bytes = load(app, source);
   Image picture;
@@ -76,12 +79,84 @@ void take_picture(App& app, const MediaSource& source, bool last, Draft& draft, 
     throw ApiError{400, "invalid_media", source.field + ": " + error.what(), source.field, "", "PNG, JPEG, WebP or PPM",
                    0};
   }
-  const std::string file = app.book.store_input(bytes, ending_of(bytes));
-  hold.files.push_back(file);
-  job.inputs[last ? "last_frame" : "first_frame"] = file;
+  const std::string file = store(app, bytes, last ? "last_frame" : "first_frame", job, hold);
   Request& request = draft.request;
   (last ? request.last_frame : request.first_frame) = app.book.input(file);
   (last ? request.last_picture : request.first_picture) = std::make_shared<const Image>(std::move(picture));
+}
+
+// What tables and messages call a file: one line, no folders. Files without a name go by their field.
+std::string shown_name(const MediaSource& source) {
+  std::string name;
+  for (const char c : source.name.substr(source.name.find_last_of("/\\") + 1)) {
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) name += c;
+  }
+  constexpr size_t kMost = 100;
+  if (name.size() > kMost) {
+    size_t end = kMost;
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // not inside a letter
+    name.resize(end);
+  }
+  return name.empty() ? source.field : name;
+}
+
+Reference::Kind kind_of(const std::string& ending, const std::string& path, const MediaSource& source) {
+  if (media_type_of(ending).rfind("image/", 0) == 0 && ending != ".gif") return Reference::Kind::image;
+  if (ending == ".ppm") return Reference::Kind::image;
+  try {
+    return open_clip_reader(path)->info().width > 0 ? Reference::Kind::video : Reference::Kind::audio;
+  } catch (const Error&) {
+    throw ApiError{400,
+                   "invalid_media",
+                   source.field + ": it is no picture, clip or sound that can be read",
+                   source.field,
+                   "",
+                   "a picture, a clip or a sound",
+                   0};
+  }
+}
+
+// Counts, before anything is fetched or stored.
+void check_counts(const App& app, const Draft& draft) {
+  std::vector<Reference> list;
+  for (const ReferenceSource& source : draft.references) {
+    Reference reference;
+    reference.kind = source.kind.value_or(Reference::Kind::image);
+    reference.path = shown_name(source.media);
+    list.push_back(std::move(reference));
+  }
+  check_reference_list(list, app.facts.references);
+}
+
+void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
+  for (size_t i = 0; i < draft.references.size(); ++i) {
+    const ReferenceSource& source = draft.references[i];
+    draft.spelled[strf("references[%zu]", i)] = source.media.field;
+    draft.spelled.emplace("references", source.media.field.substr(0, source.media.field.find_first_of("[.")));
+  }
+  try {
+    check_counts(app, draft);
+  } catch (const Error& error) {
+    throw to_api_error(error, draft.spelled);
+  }
+  for (size_t i = 0; i < draft.references.size(); ++i) {
+    const ReferenceSource& source = draft.references[i];
+    const bool clip = source.kind.value_or(Reference::Kind::video) == Reference::Kind::video;
+    const std::string bytes = load(app, source.media, clip ? kMostClipBytes : kMostMediaBytes);
+    const std::string field = strf("reference_%zu", i + 1);
+    Reference reference;
+    reference.path = app.book.input(store(app, bytes, field, job, hold));
+    reference.name = shown_name(source.media);
+    reference.kind = source.kind ? *source.kind : kind_of(ending_of(bytes), reference.path, source.media);
+    reference.silent = source.silent;
+    if (source.sound) {
+      reference.sound =
+          app.book.input(store(app, load(app, *source.sound, kMostClipBytes), field + "_sound", job, hold));
+      reference.sound_name = shown_name(*source.sound);
+    }
+    draft.request.references.push_back(std::move(reference));
+  }
+  draft.request.measure_only = true;
 }
 
 void check_prompt(const Draft& draft) {
@@ -96,15 +171,17 @@ void check_prompt(const Draft& draft) {
 }
 
 void check_task(const Draft& draft) {
-  const bool pictures = draft.first || draft.last;
-  std::string problem;
-  if (draft.task == "ref2va") problem = "this server takes keyframes, not references; use fl2va with a picture";
-  if (draft.task == "t2va" && pictures) problem = "pictures are given; use fl2va or drop them";
-  if (draft.task == "fl2va" && !pictures) problem = "no keyframe is given; add input_reference or use t2va";
-  if (problem.empty()) return;
-  throw ApiError{400,    "invalid_value", "task: \"" + draft.task + "\" is not possible, " + problem,
-                 "task", draft.task,      pictures ? "fl2va" : "t2va",
-                 0};
+  const bool pictures = draft.first || draft.last, references = !draft.references.empty();
+  const char* const fitting = references ? "ref2va" : pictures ? "fl2va" : "t2va";
+  if (draft.task.empty() || draft.task == fitting) return;
+  std::string problem = "no keyframe is given; add input_reference";
+  if (draft.task == "ref2va") problem = "no reference is given; add conditions with role reference";
+  if (draft.task == "t2va") problem = "pictures are given; drop them";
+  if (draft.task == "fl2va" && references) problem = "references are given; drop them";
+  throw ApiError{
+      400,    "invalid_value", "task: \"" + draft.task + "\" is not possible, " + problem + " or use " + fitting,
+      "task", draft.task,      fitting,
+      0};
 }
 
 void check_model(const App& app, Draft& draft) {
@@ -168,10 +245,36 @@ std::string fingerprint_of(const Draft& draft, const Job& job) {
   return strf("%016llx", static_cast<unsigned long long>(fnv1a64(std::as_bytes(std::span(text)))));
 }
 
+// The table of references as clients see it.
+Json references_json(const Resolved& resolved) {
+  Json list = Json::array();
+  for (size_t i = 0; i < resolved.references.size(); ++i) {
+    const ReferenceInput& input = resolved.references[i];
+    const Reference& reference = resolved.request.references[i];
+    const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
+    list.push(Json::object({{"type", name_of(input.kind)},
+                            {"name", input.name},
+                            {"tag", text(input.tag)},
+                            {"is", text(input.description)},
+                            {"sound_tag", text(input.sound_tag)},
+                            {"sound_name", text(input.sound_name)},
+                            {"sound_is", text(input.sound_description)},
+                            {"silent", reference.silent}}));
+  }
+  return list;
+}
+
 void describe(const Resolved& resolved, Job& job) {
   job.request = resolved.request.to_json();
   job.resolved = resolved.to_json();
   job.resolved.set("task", name_of(resolved.task));
+  job.references = references_json(resolved);
+  if (!resolved.references.empty()) {
+    for (const LayoutBlock& block : condition_blocks(resolved)) {
+      const int64_t patches = static_cast<int64_t>(block.latent_height / 2) * (block.latent_width / 2);
+      job.reference_rows += block.latent_frames * patches + 2 * block.audio_latents;
+    }
+  }
   job.width = resolved.width;
   job.height = resolved.height;
   job.frames = resolved.output_frames;
@@ -204,6 +307,7 @@ Intake take_in(App& app, const HttpRequest& request, bool text_only) {
   if (!draft.output.empty()) app.outputs.check_writable(draft.output, "output");
   if (draft.first) take_picture(app, *draft.first, false, draft, job, hold);
   if (draft.last) take_picture(app, *draft.last, true, draft, job, hold);
+  if (!draft.references.empty()) take_references(app, draft, job, hold);
   job.id = new_job_id();
   job.created = now_ms();
   job.asked = draft.canonical;
@@ -225,6 +329,9 @@ Intake take_in(App& app, const HttpRequest& request, bool text_only) {
     ModelFacts facts = text_only ? text_facts(app.facts) : app.facts;
     // The encoder may be elsewhere; whether it answers is known when the job runs.
     if (app.conditioner.enabled()) facts.conditioner = facts.tokenizer = facts.vision = true;
+    // Clips are decoded here, one request at a time: each holds frames of up to 64 megapixels meanwhile.
+    std::unique_lock<std::mutex> lock(app.decoding, std::defer_lock);
+    if (!draft.references.empty()) lock.lock();
     intake.resolved = resolve(draft.request, facts);
   } catch (const Error& error) {
     throw to_api_error(error, draft.spelled);

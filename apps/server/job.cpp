@@ -51,7 +51,8 @@ Json Job::to_json() const {
   json.set("turbo", turbo).set("rewrite", rewrite).set("text_only", text_only);
   Json files = Json::object();
   for (const auto& [field, file] : inputs) files.set(field, file);
-  json.set("inputs", std::move(files));
+  json.set("inputs", std::move(files)).set("references", references);
+  json.set("reference_rows", reference_rows);
   Json list = Json::array();
   for (const std::string& warning : warnings) list.push(warning);
   json.set("warnings", std::move(list)).set("report", report);
@@ -76,6 +77,8 @@ void Job::read_json(const Json& json) {
   copy("request", request);
   copy("resolved", resolved);
   copy("report", report);
+  copy("references", references);
+  reference_rows = int_at(json, "reference_rows");
   prompt = text_at(json, "prompt");
   format = text_at(json, "format");
   output = text_at(json, "output");

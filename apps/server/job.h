@@ -33,7 +33,9 @@ struct Job {
   std::string turbo;  // name of the adapter; "" = none
   bool rewrite = false;
   bool text_only = false;                     // makes prompt embeddings for another server instead of a clip
-  std::map<std::string, std::string> inputs;  // "first_frame" -> file in the input store
+  std::map<std::string, std::string> inputs;  // "first_frame", "reference_1" -> file in the input store
+  Json references = Json::array();            // what each reference is and which tags name it
+  int64_t reference_rows = 0;                 // of the packed sequence
   std::vector<std::string> warnings;
   Json report;  // null until it ran
   std::string error_code, error_message;

@@ -110,7 +110,7 @@ Json video_json(const App& app, const Snapshot& snapshot, bool brief) {
   add_measurements(job, json);
   Json inputs = Json::object();
   for (const auto& [field, file] : job.inputs) inputs.set(field, base + "/inputs/" + field);
-  json.set("inputs", std::move(inputs));
+  json.set("inputs", std::move(inputs)).set("references", job.references);
   json.set("preview", snapshot.live.preview.empty() ? Json() : Json(base + "/preview"));
   if (!job.user.empty()) json.set("user", job.user);
   json.set("request", job.asked);

@@ -32,9 +32,11 @@ class Loader {
     std::vector<ReferenceInput> inputs;
     for (const Reference& reference : request_.references) {
       ReferenceInput input;
+      field_ = strf("references[%zu]", inputs.size());
       input.kind = reference.kind;
-      input.path = reference.path.empty() ? strf("references[%zu]", inputs.size()) : reference.path;
-      name_ = input.path.c_str();
+      input.path = reference.path.empty() ? field_ : reference.path;
+      input.name = reference.name.empty() ? input.path : reference.name;
+      name_ = input.name.c_str();
       switch (reference.kind) {
         case Reference::Kind::image: load_image(reference, input); break;
         case Reference::Kind::video: load_video(reference, input); break;
@@ -55,8 +57,26 @@ class Loader {
   Canvas image_canvas(int width, int height) const;
   void check_size(int width, int height, const char* what) const;
   void check_seconds(double seconds, double& total, const char* what) const;
-  void warn(const std::vector<std::string>& lines) {
-    for (const std::string& line : lines) warnings_.push_back("references: " + line);
+  // Media are read by their paths; users know them by their names.
+  std::string named(std::string text, const Reference& reference) const {
+    for (const auto& [path, name] :
+         {std::pair(&reference.path, &reference.name), std::pair(&reference.sound, &reference.sound_name)}) {
+      const size_t at = path->empty() || name->empty() ? std::string::npos : text.find(*path);
+      if (at != std::string::npos) text.replace(at, path->size(), *name);
+    }
+    return text;
+  }
+  // What the media library says, with the field in front.
+  template <typename Read>
+  auto read(const Reference& reference, Read&& read) const {
+    try {
+      return read();
+    } catch (const Error& error) {
+      throw Error(error.code(), field_ + ": " + named(error.what(), reference));
+    }
+  }
+  void warn(const Reference& reference, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) warnings_.push_back("references: " + named(line, reference));
   }
   std::string next_tag(const char* kind, int& count) { return strf("<%s %d>", kind, ++count); }
 
@@ -65,32 +85,33 @@ class Loader {
   const ReferenceLimits& limits_;
   const ReferenceTarget& target_;
   std::vector<std::string>& warnings_;
-  const char* name_ = "";
+  std::string field_;      // "references[0]"
+  const char* name_ = "";  // of the reference that is read
   int pictures_ = 0, videos_ = 0, sounds_ = 0;
   double video_seconds_ = 0, sound_seconds_ = 0;
 };
 
 void Loader::check_size(int width, int height, const char* what) const {
   if (std::min(width, height) < limits_.least_side || std::max(width, height) > limits_.most_side) {
-    fail(Code::usage, "references: %s is %s, give %s of at least %d and at most %d pixels each way, scale it first",
-         name_, size_text(width, height).c_str(), what, limits_.least_side, limits_.most_side);
+    fail(Code::usage, "%s: %s is %s, give %s of at least %d and at most %d pixels each way, scale it first",
+         field_.c_str(), name_, size_text(width, height).c_str(), what, limits_.least_side, limits_.most_side);
   }
   if (width > 4 * height || height > 4 * width) {
-    fail(Code::usage, "references: %s is %s, give %s between 1:4 and 4:1, cut it first", name_,
+    fail(Code::usage, "%s: %s is %s, give %s between 1:4 and 4:1, cut it first", field_.c_str(), name_,
          size_text(width, height).c_str(), what);
   }
 }
 
 void Loader::check_seconds(double seconds, double& total, const char* what) const {
   if (seconds < limits_.least_seconds - kSecondsSlack || seconds > limits_.most_seconds + kSecondsSlack) {
-    fail(Code::usage, "references: %s has %s, give %s of %g to %g seconds, %s", name_, seconds_text(seconds).c_str(),
-         what, limits_.least_seconds, limits_.most_seconds,
+    fail(Code::usage, "%s: %s has %s, give %s of %g to %g seconds, %s", field_.c_str(), name_,
+         seconds_text(seconds).c_str(), what, limits_.least_seconds, limits_.most_seconds,
          seconds > limits_.most_seconds ? "cut it first" : "use a longer one");
   }
   total += seconds;
   if (total > limits_.most_seconds + kSecondsSlack) {
-    fail(Code::usage, "references: with %s there are %s of %s, at most %g seconds together are allowed, cut one", name_,
-         seconds_text(total).c_str(), what, limits_.most_seconds);
+    fail(Code::usage, "%s: with %s there are %s of %s, at most %g seconds together are allowed, cut one",
+         field_.c_str(), name_, seconds_text(total).c_str(), what, limits_.most_seconds);
   }
 }
 
@@ -108,15 +129,17 @@ Canvas Loader::image_canvas(int width, int height) const {
 }
 
 void Loader::load_image(const Reference& reference, ReferenceInput& input) {
-  Image picture = reference.picture ? *reference.picture : read_image(reference.path);
-  warn(picture.warnings);
+  Image picture = reference.picture ? *reference.picture : read(reference, [&] { return read_image(reference.path); });
+  warn(reference, picture.warnings);
   check_size(picture.width, picture.height, "a picture");
   const Canvas canvas = image_canvas(picture.width, picture.height);
   input.tag = next_tag("Picture", pictures_);
   input.width = canvas.width;
   input.height = canvas.height;
   input.description = size_text(picture.width, picture.height) + " -> " + size_text(canvas.width, canvas.height);
-  if (picture.width != canvas.width || picture.height != canvas.height) {
+  if (request_.measure_only) {
+    picture.rgb.clear();
+  } else if (picture.width != canvas.width || picture.height != canvas.height) {
     picture = resize_lanczos(picture, canvas.width, canvas.height);
   }
   input.frames.push_back(std::move(picture.rgb));
@@ -133,7 +156,9 @@ void Loader::resample(const std::function<bool(Image&, double&)>& next, double f
   const auto show_until = [&](int64_t slot) {
     const size_t end = std::min(most, static_cast<size_t>(std::max<int64_t>(slot, 0)));
     if (index == 0 || input.frames.size() >= end) return;
-    if (held.width != input.width || held.height != input.height) {
+    if (request_.measure_only) {
+      held.rgb.clear();
+    } else if (held.width != input.width || held.height != input.height) {
       held = resize_lanczos(held, input.width, input.height);
     }
     while (input.frames.size() < end) input.frames.push_back(held.rgb);
@@ -158,41 +183,40 @@ void Loader::read_frames(const Reference& reference, ReferenceInput& input) {
     info.seconds =
         clip.times.empty() ? static_cast<double>(clip.frames.size()) / clip.fps : clip.times.back() + 1 / clip.fps;
   } else {
-    reader = open_clip_reader(reference.path);
+    reader = read(reference, [&] { return open_clip_reader(reference.path); });
     info = reader->info();
   }
-  if (info.width == 0) fail(Code::usage, "references: %s has no pictures, give it as a sound (audio)", name_);
+  if (info.width == 0) fail(Code::usage, "%s: %s has no pictures, give it as a sound (audio)", field_.c_str(), name_);
   check_size(info.width, info.height, "a clip");
-  if (!(info.fps > 0)) fail(Code::data, "references: %s says %g frames per second", name_, info.fps);
+  if (!(info.fps > 0)) fail(Code::data, "%s: %s says %g frames per second", field_.c_str(), name_, info.fps);
   const Canvas canvas = canvas_for_aspect(info.width, info.height, limits_.video_short_edge, facts_.max_pixels);
   input.width = canvas.width;
   input.height = canvas.height;
-  size_t read = 0;
+  size_t shown = 0;
   resample(
       [&](Image& frame, double& time) {
-        if (reader) return reader->next(frame, time);
+        if (reader) return read(reference, [&] { return reader->next(frame, time); });
         const ClipData& clip = *reference.clip;
-        if (read == clip.frames.size()) return false;
+        if (shown == clip.frames.size()) return false;
         frame.width = clip.width;
         frame.height = clip.height;
-        frame.rgb = clip.frames[read];
-        time = read < clip.times.size() ? clip.times[read] : static_cast<double>(read) / clip.fps;
-        ++read;
+        frame.rgb = clip.frames[shown];
+        time = shown < clip.times.size() ? clip.times[shown] : static_cast<double>(shown) / clip.fps;
+        ++shown;
         return true;
       },
       info.fps, input);
-  if (reader) warn(reader->warnings());
+  if (reader) warn(reference, reader->warnings());
   const int frames = static_cast<int>(input.frames.size());
   if (frames < kLeastFrames && target_.frames < kLeastFrames) {
     fail(Code::usage, "frames: %d leaves too little of the reference clip %s, render at least 22", target_.frames,
          name_);
   }
   if (frames < kLeastFrames) {
-    fail(
-        Code::usage,
-        "references: %s has %d frames at 24 per second, a clip needs at least %d (%.2f s); give one of its pictures as "
-        "an image",
-        name_, frames, kLeastFrames, static_cast<double>(kLeastFrames) / kFramesPerSecond);
+    fail(Code::usage,
+         "%s: %s has %d frames at 24 per second, a clip needs at least %d (%.2f s); give one of its pictures as "
+         "an image",
+         field_.c_str(), name_, frames, kLeastFrames, static_cast<double>(kLeastFrames) / kFramesPerSecond);
   }
   const double seconds = info.seconds > 0 ? info.seconds : static_cast<double>(frames) / kFramesPerSecond;
   check_seconds(seconds, video_seconds_, "clips");
@@ -213,13 +237,16 @@ void Loader::load_video(const Reference& reference, ReferenceInput& input) {
       sound = {clip.sample_rate, clip.channels, count, clip.samples, {}};
     } else {
       const std::string& file = reference.sound.empty() ? reference.path : reference.sound;
-      sound = read_sound(file, target_.frames / 24.0 + 1);
+      sound = read(reference, [&] { return read_sound(file, target_.frames / 24.0 + 1); });
       if (sound.count == 0 && !reference.sound.empty()) {
-        fail(Code::usage, "references: %s has no sound, drop it or choose another file", reference.sound.c_str());
+        fail(Code::usage, "%s: %s has no sound, drop it or choose another file", field_.c_str(),
+             named(reference.sound, reference).c_str());
       }
     }
-    warn(sound.warnings);
-    if (sound.count > 0) take_sound(reference.sound.empty() ? input.path : reference.sound, sound, input);
+    warn(reference, sound.warnings);
+    if (sound.count > 0) {
+      take_sound(reference.sound.empty() ? input.name : named(reference.sound, reference), sound, input);
+    }
   }
   input.tag = next_tag("Video", videos_);
 }
@@ -231,28 +258,28 @@ void Loader::load_sound(const Reference& reference, ReferenceInput& input) {
     const int64_t count = clip.channels > 0 ? static_cast<int64_t>(clip.samples.size()) / clip.channels : 0;
     sound = {clip.sample_rate, clip.channels, count, clip.samples, {}};
   } else {
-    sound = read_sound(reference.path, limits_.most_seconds + 1);
+    sound = read(reference, [&] { return read_sound(reference.path, limits_.most_seconds + 1); });
   }
-  warn(sound.warnings);
+  warn(reference, sound.warnings);
   if (sound.count == 0 || sound.sample_rate < 1) {
-    fail(Code::usage, "references: %s has no sound, give it as a video or drop it", name_);
+    fail(Code::usage, "%s: %s has no sound, give it as a video or drop it", field_.c_str(), name_);
   }
   check_seconds(static_cast<double>(sound.count) / sound.sample_rate, sound_seconds_, "sounds");
-  take_sound(input.path, sound, input);
+  take_sound(input.name, sound, input);
 }
 
 void Loader::take_sound(const std::string& name, const Sound& sound, ReferenceInput& input) {
   if (!facts_.audio_encoder) {
     fail(Code::usage,
-         "references: %s has sound, but the files have no audio encoder (audio VAE with mean_proj), add it or leave "
+         "%s: %s has sound, but the files have no audio encoder (audio VAE with mean_proj), add it or leave "
          "the sound out (silent)",
-         name.c_str());
+         field_.c_str(), name.c_str());
   }
   if (sound.channels > 2) {
-    fail(Code::usage, "references: the sound of %s has %d channels, give 1 or 2, mix it down first", name.c_str(),
-         sound.channels);
+    fail(Code::usage, "%s: the sound of %s has %d channels, give 1 or 2, mix it down first", field_.c_str(),
+         name.c_str(), sound.channels);
   }
-  input.sound_path = name;
+  input.sound_name = name;
   input.sound = prepare_sound(sound.samples.data(), sound.channels, sound.count, sound.sample_rate, target_.frames);
   if (input.sound.empty()) return;
   input.sound_tag = next_tag("Audio", sounds_);
@@ -260,6 +287,10 @@ void Loader::take_sound(const std::string& name, const Sound& sound, ReferenceIn
                                  seconds_text(static_cast<double>(sound.count) / sound.sample_rate).c_str(),
                                  sound.sample_rate, sound.channels == 1 ? "mono" : "stereo",
                                  seconds_text(static_cast<double>(input.samples()) / kSampleRate).c_str(), kSampleRate);
+}
+
+const char* called(const Reference& reference) {
+  return reference.name.empty() ? reference.path.c_str() : reference.name.c_str();
 }
 
 // "<Picture 12>" at `at`, in any case and with any of the words that people write for it.
@@ -308,11 +339,11 @@ void check_reference_list(const std::vector<Reference>& references, const Refere
     }
     if (!video && (reference.silent || !reference.sound.empty())) {
       fail(Code::usage, "references: %s is of type %s, only a video can be silent or have another sound",
-           reference.path.c_str(), name_of(reference.kind));
+           called(reference), name_of(reference.kind));
     }
     if (reference.silent && !reference.sound.empty()) {
-      fail(Code::usage, "references: %s is silent and has the sound %s, drop one of them", reference.path.c_str(),
-           reference.sound.c_str());
+      fail(Code::usage, "references: %s is silent and has the sound %s, drop one of them", called(reference),
+           reference.sound_name.empty() ? reference.sound.c_str() : reference.sound_name.c_str());
     }
   }
   const auto at_most = [](const char* what, size_t count, int most) {
@@ -367,7 +398,7 @@ std::vector<std::string> unnamed_references(const std::string& prompt, const std
     const std::string& tag = reference.tag.empty() ? reference.sound_tag : reference.tag;
     if (tag.empty() || prompt.find(tag) != std::string::npos) continue;
     doubts.push_back(
-        strf("prompt: it does not mention %s (%s), say what it is for", tag.c_str(), reference.path.c_str()));
+        strf("prompt: it does not mention %s (%s), say what it is for", tag.c_str(), reference.name.c_str()));
   }
   return doubts;
 }
@@ -377,11 +408,11 @@ std::vector<std::string> reference_table(const Resolved& resolved) {
   for (const ReferenceInput& reference : resolved.references) {
     if (!reference.sound_tag.empty()) {
       lines.push_back(strf("%s = %s%s (%s)", reference.sound_tag.c_str(), reference.tag.empty() ? "" : "sound of ",
-                           reference.sound_path.c_str(), reference.sound_description.c_str()));
+                           reference.sound_name.c_str(), reference.sound_description.c_str()));
     }
     if (!reference.tag.empty()) {
       lines.push_back(
-          strf("%s = %s (%s)", reference.tag.c_str(), reference.path.c_str(), reference.description.c_str()));
+          strf("%s = %s (%s)", reference.tag.c_str(), reference.name.c_str(), reference.description.c_str()));
     }
   }
   return lines;

@@ -28,12 +28,17 @@ Json list(const std::vector<std::string>& items) {
   return array;
 }
 
-// The request without what only says where results go: the same clip under another name has the same bytes.
-Request without_outputs(Request request) {
+// The request without what only says where results go and what inputs are called: the same clip of the same files has
+// the same bytes, whatever its name and theirs.
+Request without_names(Request request) {
   request.output.clear();
   request.wav.clear();
   request.frames_dir.clear();
   request.dumps.clear();
+  for (Reference& reference : request.references) {
+    reference.name.clear();
+    reference.sound_name.clear();
+  }
   return request;
 }
 
@@ -46,7 +51,7 @@ const char* engine_version() { return H3_VERSION; }
 
 Json Recipe::to_json() const {
   Json json = Json::object({{"h3", engine_version()}, {"recipe", kRecipeVersion}});
-  json.set("request", without_outputs(request).to_json());
+  json.set("request", without_names(request).to_json());
   Json files = Json::array();
   for (const InputFile& input : inputs) {
     files.push(Json::object({{"field", input.field}, {"path", input.path}, {"hash", hex64(input.hash)}}));

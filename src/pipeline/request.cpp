@@ -101,8 +101,12 @@ Reference parse_reference(const std::string& key, const Json& value) {
       reference.path = text;
     } else if (name == "sound") {
       reference.sound = text;
+    } else if (name == "name") {
+      reference.name = text;
+    } else if (name == "sound_name") {
+      reference.sound_name = text;
     } else if (name != "type") {
-      const std::vector<std::string> known = {"type", "path", "sound", "silent"};
+      const std::vector<std::string> known = {"type", "path", "sound", "silent", "name", "sound_name"};
       fail(Code::usage, "unknown field %s%s", where.c_str(), suggestion(name, known).c_str());
     } else if (text == "video") {
       reference.kind = Reference::Kind::video;
@@ -210,6 +214,8 @@ struct Getter {
       Json object = Json::object({{"type", name_of(reference.kind)}, {"path", reference.path}});
       if (!reference.sound.empty()) object.set("sound", reference.sound);
       if (reference.silent) object.set("silent", true);
+      if (!reference.name.empty()) object.set("name", reference.name);
+      if (!reference.sound_name.empty()) object.set("sound_name", reference.sound_name);
       list.push(std::move(object));
     }
     return list;

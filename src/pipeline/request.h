@@ -37,8 +37,9 @@ using Dumps = std::vector<std::pair<std::string, std::string>>;  // STAGE, FILE
 struct Reference {
   enum class Kind : uint8_t { image, video, audio } kind = Kind::image;
   std::string path;
-  std::string sound;    // video: the file whose sound stands in for its own
-  bool silent = false;  // video: its sound is not used
+  std::string sound;             // video: the file whose sound stands in for its own
+  bool silent = false;           // video: its sound is not used
+  std::string name, sound_name;  // what the user calls path and sound, for tables and messages; "" = the paths
   // Already decoded (tests, callers without files); wins over the path, which is then a name for messages.
   std::shared_ptr<const Image> picture;
   std::shared_ptr<const ClipData> clip;  // of a video, and of a sound
@@ -84,6 +85,8 @@ struct Request {
   // field came from when "given" is not precise enough ("environment H3_STEPS").
   std::shared_ptr<const Image> first_picture, last_picture;
   std::map<std::string, std::string> origin;
+  // References are read, checked and described, and their pictures are not kept: for a request that runs elsewhere.
+  bool measure_only = false;
 
   Json to_json() const;  // only what is set
   // Error(usage) for unknown keys (with the nearest known one) and for values of the wrong type.
@@ -150,7 +153,8 @@ struct Keyframe {
 struct ReferenceInput {
   Reference::Kind kind = Reference::Kind::image;
   std::string path;                          // as given; a name for one that was given decoded
-  std::string sound_path;                    // where its sound comes from: path, or the file that stands in for it
+  std::string name;                          // for the user: Reference::name, else path
+  std::string sound_name;                    // the same for the file its sound comes from
   std::string tag, sound_tag;                // "<Video 1>", "<Audio 2>"; empty where it has no picture, no sound
   int width = 0, height = 0;                 // of its frames, multiples of 32
   std::vector<std::vector<uint8_t>> frames;  // RGB [height, width, 3]: one of an image; of a video all at 24 per second

@@ -484,7 +484,7 @@ void Resolver::references() {
     for (const Reference& reference : asked_.references) {
       if (reference.sound.empty()) continue;
       fail(Code::usage, "ref_silent: %s is given as the sound of a reference, drop one of them",
-           reference.sound.c_str());
+           reference.sound_name.empty() ? reference.sound.c_str() : reference.sound_name.c_str());
     }
   }
   if (!asked_.references.empty()) {
@@ -532,6 +532,7 @@ void Resolver::explicit_request() {
     const bool video = reference.kind == Reference::Kind::video;
     reference.silent = video && (reference.silent || asked_.ref_silent.value_or(false));
     if (reference.silent) reference.sound.clear();
+    if (reference.sound.empty()) reference.sound_name.clear();
   }
   r.ref_silent.reset();
   r.width = out_.width;

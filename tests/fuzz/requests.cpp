@@ -43,6 +43,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Draft draft = draft_of(fields);
     check_text(draft.canonical);
     check_text(draft.request.to_json());
+    check(draft.request.references.empty() && draft.attachments.empty());  // files are read by the intake
+    for (const ReferenceSource& reference : draft.references) {
+      check(!reference.media.field.empty());
+      check(!reference.sound || reference.kind == h3::Reference::Kind::video);
+    }
     try {
       if (!draft.first && !draft.last) check_text(h3::resolve(draft.request, h3::ModelFacts{}).to_json());
     } catch (const h3::Error& error) {

@@ -222,12 +222,12 @@ class Fields(ServerTest):
         lone = self.resolved(conditions=official[1:])["resolved"]
         self.assertTrue("first_frame.fit" not in lone and "last_frame.fit" in lone)
         self.wrong("input_reference", "conflict", input_reference={"b64_json": plain, "url": url})
-        self.wrong("conditions", "conflict", input_reference=url, conditions=official[:1])
+        self.wrong("conditions[0].uri", "conflict", input_reference=url, conditions=official[:1])
         self.wrong("input_reference", "invalid_media", input_reference="data:image/png;base64,AAAA")
         self.wrong("input_reference", "invalid_media", input_reference=plain[:400] + "!" * 900)
-        self.wrong("conditions.extra", "unknown_field", conditions=[{"type": "image", "uri": url, "extra": 1}])
-        self.wrong("conditions", "invalid_value", conditions=[{"type": "image", "uri": url, "frame_index": 7}])
-        self.wrong("conditions.role", "unsupported", conditions=[{"type": "audio", "uri": url, "role": "reference"}])
+        self.wrong("conditions[0].extra", "unknown_field", conditions=[{"type": "image", "uri": url, "extra": 1}])
+        self.wrong("conditions[0].frame_index", "invalid_value", conditions=[{"type": "image", "uri": url, "frame_index": 7}])
+        self.wrong("conditions[0].role", "unsupported", conditions=[{"type": "audio", "uri": url, "role": "keyframe"}])
         self.wrong("task", task="t2va", input_reference=url)
         self.wrong("task", task="fl2va")
 
@@ -251,7 +251,7 @@ class Fields(ServerTest):
         for name in ("guidance_scale", "negative_prompt", "enable_upscaling"):
             self.assertTrue(any(w.startswith(name) for w in warned), warned)
             self.wrong(name, strict=True, **{name: {"guidance_scale": 7.5, "negative_prompt": "blurry"}.get(name, True)})
-        for name, value in (("lora", [{"path": "x"}]), ("ref_images", ["x"]), ("n", 2), ("source_audio", "x"),
+        for name, value in (("lora", [{"path": "x"}]), ("n", 2), ("source_audio", "x"),
                             ("video_noise_mask", [0]), ("preset", "quick")):
             self.wrong(name, **{name: value})
 

@@ -256,7 +256,7 @@ class Page(BrowserTest):
         self.assertEqual(self.browser.focused().text, "Skip to the prompt")
         self.browser.press("Enter")
         order = []
-        for _ in range(16):
+        for _ in range(20):
             focused = self.browser.focused()
             name = focused.value("id")
             outline = self.browser.script("const e = document.activeElement, d = e.closest('.drop') || e; return getComputedStyle(d).outlineWidth")
@@ -266,7 +266,7 @@ class Page(BrowserTest):
             if name == "submit":
                 break
             self.browser.press("Tab")
-        self.assertEqual(order, ["prompt", "first", "last", "size", "num_frames", "preset", "num_inference_steps", "seed",
+        self.assertEqual(order, ["prompt", "first", "last", "ref-image", "ref-video", "ref-audio", "size", "num_frames", "preset", "num_inference_steps", "seed",
                                  "reroll", "audio", "submit"])
         self.browser.script("document.getElementById('prompt').focus()")
         self.choose("#num_inference_steps", "100")

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "apps/server/body.h"
+#include "apps/server/media_types.h"
 #include "apps/server/routes.h"
 #include "base/error.h"
 #include "base/file_map.h"
@@ -137,14 +138,11 @@ HttpResponse get_input(App& app, const HttpRequest& request) {
                    "job " + snapshot.job->id + " has no input \"" + request.matched[1].substr(0, 40) + "\"",
                    "name",
                    request.matched[1].substr(0, 40),
-                   "first_frame or last_frame",
+                   "a name in inputs of the job",
                    0};
   }
   const std::string& file = found->second;
-  const std::string ending = file.substr(file.find('.') + 1);
-  const std::string type = ending == "png" || ending == "webp" ? "image/" + ending
-                           : ending == "jpg"                   ? "image/jpeg"
-                                                               : "application/octet-stream";
+  const std::string type = media_type_of(file.substr(file.find('.') + 1));
   HttpResponse response = file_response(request, app.book.input(file), type);
   response.with("Cache-Control", "private, max-age=86400, immutable");
   return response;

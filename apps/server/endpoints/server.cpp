@@ -48,6 +48,17 @@ Json lengths(const ModelFacts& facts) {
   return list;
 }
 
+Json reference_limits(const ReferenceLimits& limits) {
+  return Json::object({{"images", limits.images},
+                       {"videos", limits.videos},
+                       {"audios", limits.sounds},
+                       {"total", limits.total},
+                       {"min_seconds", limits.least_seconds},
+                       {"max_seconds", limits.most_seconds},
+                       {"min_side", limits.least_side},
+                       {"max_side", limits.most_side}});
+}
+
 Json turbos(const App& app) {
   Json list = Json::array();
   for (const auto& [name, file] : app.facts.turbo_files) list.push(name);
@@ -57,8 +68,11 @@ Json turbos(const App& app) {
 Json model_json(const App& app) {
   const ModelFacts& facts = app.facts;
   const WorkerState worker = app.dispatcher.state();
-  Json tasks = Json::array({"t2va"});
-  if (facts.vision && facts.video_encoder) tasks.push("fl2va");
+  Json tasks = Json::array();
+  const bool sees = facts.vision && facts.video_encoder;
+  if (facts.dit) tasks.push("t2va");
+  if (facts.dit && sees) tasks.push("fl2va");
+  if (facts.dit_ref && sees) tasks.push("ref2va");
   Json json = Json::object({{"id", facts.name}, {"object", "model"}, {"owned_by", "h3"}, {"created", 0}});
   json.set("tasks", std::move(tasks)).set("device", worker.device.empty() ? Json() : Json(worker.device));
   json.set("files", worker.model_ids);
@@ -79,7 +93,8 @@ Json model_json(const App& app) {
                                    {"trained_pixels", facts.trained_pixels},
                                    {"trained_frames_min", facts.trained_frames_min},
                                    {"trained_frames_max", facts.trained_frames_max},
-                                   {"max_body_bytes", static_cast<int64_t>(app.options.http.body_bytes)}}));
+                                   {"max_body_bytes", static_cast<int64_t>(app.options.http.body_bytes)},
+                                   {"references", reference_limits(facts.references)}}));
   json.set("canvases", canvases(facts)).set("lengths", lengths(facts)).set("fps", 24);
   Json presets = Json::array();
   for (const std::string& preset : preset_names()) {

@@ -3,6 +3,7 @@
 import {api, ApiError, blob, key} from './api.js';
 import {Frames} from './frames.js';
 import {Lint, SKELETON} from './lint.js';
+import {References} from './references.js';
 import {about, Result, time} from './result.js';
 
 const $ = (id) => document.getElementById(id);
@@ -10,8 +11,9 @@ const DRAFT = 'h3-draft', THEME = 'h3-theme';
 const FIELDS = ['prompt', 'size', 'num_frames', 'preset', 'num_inference_steps', 'seed', 'fit'];
 let model = null, jobs = [];
 const frames = new Frames($('form'), () => changed());
+const refs = new References($('form'), {changed: () => changed(), insert});
 const lint = new Lint($('lint'), $('counts'), () => ({prompt: $('prompt').value, size: $('size').value,
-  num_frames: Number($('num_frames').value), keyframes: frames.count}));
+  num_frames: Number($('num_frames').value), keyframes: frames.count, ...refs.counts}));
 const result = new Result({again, changed: refresh, failed: showError});
 
 // ---- form -------------------------------------------------------------------------------------------------------------
@@ -42,6 +44,7 @@ function fillChoices() {
   $('seed').value = model.defaults.seed;
   $('rewrite-row').hidden = !model.rewriter;
   $('frames-row').hidden = !model.tasks.includes('fl2va');
+  $('refs-row').hidden = !model.tasks.includes('ref2va');
 }
 
 function canvasSize() { return $('size').value.split('x').map(Number); }
@@ -54,6 +57,7 @@ function values() {
   else if ($('preset').value) out.preset = $('preset').value;
   if ($('rewrite_prompt').checked) out.rewrite_prompt = true;
   if (frames.count > 0 && $('fit').value) out.fit = $('fit').value;
+  if (refs.count > 0 && $('strict').checked) out.strict = true;
   return out;
 }
 
@@ -82,6 +86,7 @@ function changed() {
   if (!model) return;
   saveDraft();
   lint.changed();
+  refs.remind($('prompt').value);
   frames.draw(...canvasSize(), $('fit').value);
   clearTimeout(timer);
   timer = setTimeout(estimate, 400);
@@ -100,12 +105,12 @@ function showEstimate(parts, notes) {
 }
 
 async function estimate() {
-  if (!$('prompt').value.trim()) return showEstimate([], []);
+  if (!$('prompt').value.trim() && refs.count === 0) return showEstimate([], []);
   const body = values();
   if (frames.files.first) body.input_reference = standIn();
   if (frames.files.last) body.last_frame_image = standIn();
   try {
-    const plan = await api.estimate(body);
+    const plan = refs.count > 0 ? await refs.estimate(body) : await api.estimate(body);
     const parts = [`${about(plan)} · ${plan.num_inference_steps} evaluations`];
     parts.push(plan.work_seconds === null ? 'time unknown until the first clip was made'
       : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
@@ -123,12 +128,14 @@ const PARAMS = {size: 'size', width: 'size', height: 'size', input_reference: 'f
 
 function clearError() {
   $('error').hidden = true;
+  refs.clear();
   for (const field of document.querySelectorAll('[aria-invalid]')) field.removeAttribute('aria-invalid');
 }
 
 function showError(error) {
   if (error instanceof ApiError && error.status === 401) return askKey();
   clearError();
+  if (refs.show(error)) return;
   $('error').textContent = error.message;
   $('error').hidden = false;
   const field = $(PARAMS[error.param] || error.param || '');
@@ -141,6 +148,7 @@ async function submit(event) {
   for (const [name, value] of Object.entries(values())) body.append(name, value);
   if (frames.files.first) body.append('input_reference', frames.files.first);
   if (frames.files.last) body.append('last_frame_image', frames.files.last);
+  refs.fill(body);
   $('submit').disabled = true;
   try {
     const job = await api.submit(body);
@@ -151,6 +159,15 @@ async function submit(event) {
     showError(error);
   }
   $('submit').disabled = false;
+}
+
+// At the cursor of the prompt, with blanks around it.
+function insert(text) {
+  const field = $('prompt'), {selectionStart: start, selectionEnd: end, value} = field;
+  const before = start > 0 && !/\s/.test(value[start - 1]) ? ' ' : '', after = /^\s/.test(value.slice(end)) ? '' : ' ';
+  field.setRangeText(before + text + after, start, end, 'end');
+  field.focus();
+  changed();
 }
 
 function reroll() {
@@ -177,6 +194,9 @@ async function again(job, newSeed) {
     const picture = await blob(path);
     await frames.set(slot, new File([picture], name, {type: picture.type}));
   }
+  setField('ref_image_size', job.request.ref_image_size || '');
+  $('strict').checked = job.request.strict === true;
+  await refs.restore(job, blob);
   if (newSeed) reroll();
   changed();
   $('prompt').focus();

@@ -7,7 +7,7 @@ export class Frames {
     this.images = {first: null, last: null};
     this.changed = changed;
     this.zones = {};
-    for (const zone of root.querySelectorAll('.drop')) {
+    for (const zone of root.querySelectorAll('.drop[data-slot]')) {
       this.wire(zone, zone.dataset.slot);
       zone.querySelector('.hint').textContent = EMPTY;
     }

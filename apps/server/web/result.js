@@ -1,5 +1,6 @@
 // The selected clip: its progress while it is made, then the player and the report.
 import {api, blob, call, follow, key} from './api.js';
+import {tableOf} from './references.js';
 
 const $ = (id) => document.getElementById(id);
 export const time = (seconds) => seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
@@ -104,6 +105,7 @@ export class Result {
     $('failure').hidden = job.status !== 'failed';
     if (job.error) $('failure').textContent = job.error.message;
     $('warnings').replaceChildren(...job.warnings.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
+    $('result-refs').replaceChildren(...tableOf(job));
     $('report').hidden = open;
     if (open) this.progress(job);
     if (done) this.play(job);

@@ -1,0 +1,181 @@
+"""References on the page, in a real browser: zones, order, tags, errors, and the clip of the API."""
+import base64
+
+from browser import *
+from browser_test import CONTRAST, NAMELESS, BrowserTest
+from harness import *
+from references_test import PROMPT, make_media, ppm, wav
+
+
+class References(BrowserTest):
+    env = {}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.media = os.path.join(cls.server.folder, "media")
+        os.mkdir(cls.media)
+        make_media(cls.media, cls.server)
+
+    def file(self, name):
+        return os.path.join(self.media, name)
+
+    def give(self, kind, *names):
+        self.find("#ref-" + kind).type("\n".join(self.file(name) for name in names))
+
+    def rows(self):
+        """The tags and the name of each reference."""
+        return self.browser.script("""return [...document.querySelectorAll('#refs li')].map((row) =>
+            [[...row.querySelectorAll('.tag')].map((tag) => tag.textContent).join(' '), row.querySelector('b').textContent])""")
+
+    def press(self, label):
+        self.find("#refs [aria-label='%s']" % label).click()
+
+    def checked(self):
+        self.until(lambda: self.browser.script(
+            "return [...document.querySelectorAll('#refs .is')].every((is) => is.textContent.includes('->'))"), "the server's table")
+
+    def small(self, seed="5"):
+        self.choose("#num_inference_steps", "1")
+        self.choose("#seed", seed)
+
+    def test_four_pictures_a_clip_and_a_sound(self):
+        self.give("image", "p0.ppm", "p1.ppm", "p2.ppm")
+        self.give("video", "v.mp4")
+        self.give("audio", "s.wav")
+        self.give("image", "p3.ppm")
+        self.assertEqual(self.rows(), [["<Picture 1>", "p0.ppm"], ["<Picture 2>", "p1.ppm"], ["<Picture 3>", "p2.ppm"],
+                                       ["<Audio 1> <Video 1>", "v.mp4"], ["<Audio 2>", "s.wav"], ["<Picture 4>", "p3.ppm"]])
+        self.find("#prompt").write(PROMPT)
+        self.small()
+        self.checked()
+        self.find("#submit").click()
+        self.completed(240)
+        job = self.jobs()[0]
+        self.assertEqual([r["name"] for r in job["references"]], ["p0.ppm", "p1.ppm", "p2.ppm", "v.mp4", "s.wav", "p3.ppm"])
+        shown = self.find("#result-refs").text
+        for line in ("<Picture 1> = p0.ppm (40x32 -> ", "<Audio 1> = sound of v.mp4 (", "<Video 1> = v.mp4 (", "<Picture 4> = p3.ppm"):
+            self.assertIn(line, shown)
+        clip = self.server.get(job["url"]).body
+        # The same request through the API makes the same clip.
+        fields = [("prompt", PROMPT), ("size", job["size"]), ("num_frames", job["num_frames"]), ("steps", 1), ("seed", 5),
+                  ("audio", "true")]
+        for kind, name in (("image", "p0.ppm"), ("image", "p1.ppm"), ("image", "p2.ppm"), ("video", "v.mp4"), ("audio", "s.wav"),
+                           ("image", "p3.ppm")):
+            with open(self.file(name), "rb") as file:
+                fields.append(("ref_" + kind, (name, file.read(), "")))
+        body, headers = multipart(fields)
+        twin = self.server.finished(self.server.post("/v1/videos", body, headers=headers).json["id"], 240)
+        self.assertTrue(self.server.get(twin["url"]).body == clip, "the page and the API differ")
+        # The list is emptied, and the history fills it again.
+        while self.rows():
+            self.find("#refs .remove").click()
+        self.find("#prompt").write("something else")
+        self.until(lambda: self.browser.all("#history [aria-label^='Again']"), "history")
+        self.find("#history [aria-label^='Again']").click()
+        self.until(lambda: len(self.rows()) == 6, "references")
+        self.assertEqual(self.rows()[3], ["<Audio 1> <Video 1>", "v.mp4"])
+        self.checked()
+        self.browser.script("document.getElementById('refs').scrollIntoView()")
+        self.picture("page-references")
+        self.find("#submit").click()
+        self.until(lambda: len(self.jobs()) == 3 and all(j["status"] == "completed" for j in self.jobs()), "third clip", 240)
+        self.assertEqual(len({self.server.get(j["url"]).body for j in self.jobs()}), 1)
+
+    def test_order_and_tags(self):
+        self.give("image", "p0.ppm", "p1.ppm")
+        self.give("audio", "s.wav")
+        self.press("Down: p0.ppm")
+        self.assertEqual(self.rows(), [["<Picture 1>", "p1.ppm"], ["<Picture 2>", "p0.ppm"], ["<Audio 1>", "s.wav"]])
+        self.assertEqual(self.browser.focused().name, "Down: p0.ppm")
+        self.browser.press("Enter")  # the focus stays with what is moved
+        self.assertEqual(self.rows()[2], ["<Picture 2>", "p0.ppm"])
+        self.assertEqual(self.browser.focused().name, "Up: p0.ppm")
+        self.press("Remove: p1.ppm")
+        self.assertEqual(self.rows(), [["<Audio 1>", "s.wav"], ["<Picture 1>", "p0.ppm"]])
+        self.find("#prompt").write("look at now")
+        self.browser.script("document.getElementById('prompt').setSelectionRange(7, 7)")
+        self.press("Insert <Picture 1>")
+        self.assertEqual(self.find("#prompt").value("value"), "look at <Picture 1> now")
+        self.assertEqual(self.browser.focused().value("id"), "prompt")
+        hints = self.until(lambda: self.find("#lint").text, "hints")
+        self.assertIn("Say what <Audio 1> (s.wav) is for.", hints)
+        self.assertNotIn("<Picture 1>", hints)
+        self.find("#prompt").type(" <Video 2>")
+        self.until(lambda: "<Video 2> names nothing" in self.find("#lint").text, "hint")
+
+    def test_sound_of_a_clip(self):
+        self.give("video", "v.mp4")
+        self.give("audio", "s.wav")
+        self.checked()
+        self.assertEqual([tags for tags, _ in self.rows()], ["<Audio 1> <Video 1>", "<Audio 2>"])
+        self.find("#refs input[type=checkbox]").click()
+        self.assertEqual([tags for tags, _ in self.rows()], ["<Video 1>", "<Audio 1>"])
+        self.assertEqual(self.browser.focused().value("type"), "checkbox")
+
+    def test_errors_stand_beside_the_files(self):
+        with open(self.file("wide.ppm"), "wb") as file:
+            file.write(ppm(300, 30, (5, 6, 7)))
+        self.give("image", "p0.ppm", "wide.ppm")
+        error = self.until(lambda: self.find("#refs-error").shown and self.find("#refs-error").text, "error")
+        self.assertIn("wide.ppm is 300x30, give a picture between 1:4 and 4:1", error)
+        self.assertEqual(self.browser.script("return [...document.querySelectorAll('#refs li.bad b')].map((b) => b.textContent)"), ["wide.ppm"])
+        self.assertFalse(self.find("#error").shown)
+        self.press("Remove: wide.ppm")
+        self.until(lambda: not self.find("#refs-error").shown, "the error goes when it is repaired")
+        self.press("Remove: p0.ppm")
+        wav(self.file("alone.wav"), 1)
+        self.give("audio", "alone.wav")
+        self.until(lambda: "cannot stand alone" in self.find("#refs-error").text, "error")
+        self.assertEqual(self.jobs(), [])
+
+    def test_dropped_files_go_where_they_belong(self):
+        with open(self.file("s.wav"), "rb") as file:
+            encoded = base64.b64encode(file.read()).decode()
+        self.browser.script("""
+            const bytes = Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0)), data = new DataTransfer();
+            data.items.add(new File([bytes], 'dropped.wav', {type: 'audio/wav'}));
+            const zone = document.querySelector('.drop[data-kind=image]');
+            for (const name of ['dragover', 'drop']) zone.dispatchEvent(new DragEvent(name, {dataTransfer: data, bubbles: true, cancelable: true}));
+            """, encoded)
+        self.assertEqual(self.rows(), [["<Audio 1>", "dropped.wav"]])
+
+    def test_narrow_dark_and_named(self):
+        self.browser.width(360, 740)
+        self.give("image", "p0.ppm")
+        self.give("video", "v.mp4")
+        self.give("audio", "s.wav")
+        self.find("#prompt").write("<Video 3>")
+        self.checked()
+        self.assertLessEqual(self.browser.script("return document.scrollingElement.scrollWidth"), 360)
+        small = self.browser.script("""return [...document.querySelectorAll('#refs-row button, #refs-row select, #refs-row input:not([type=file])')]
+            .filter((e) => e.checkVisibility()).map((e) => [e.textContent || e.id, e.getBoundingClientRect()])
+            .filter(([, r]) => r.width < (r.height > 24 ? 24 : 18) || r.height < 18 || r.right > 360).map(([n]) => n)""")
+        self.assertEqual(small, [])
+        for dark in (False, True):
+            self.browser.scheme(dark)
+            seen, bad = self.browser.script(CONTRAST)
+            self.assertGreater(seen, 30)
+            self.assertEqual(bad, [], "dark" if dark else "light")
+        self.assertEqual(self.browser.script(NAMELESS), [])
+        self.browser.script("document.getElementById('refs-row').scrollIntoView()")
+        self.picture("page-references-phone")
+
+    def test_keyboard(self):
+        self.give("image", "p0.ppm", "p1.ppm")
+        self.browser.script("document.getElementById('last').focus()")
+        order = []
+        for _ in range(16):
+            self.browser.press("Tab")
+            focused = self.browser.focused()
+            outline = self.browser.script("const e = document.activeElement, d = e.closest('.drop') || e; return getComputedStyle(d).outlineWidth")
+            self.assertEqual(outline, "3px")
+            order.append(focused.value("id") or focused.name)
+            if order[-1] == "size":
+                break
+        self.assertEqual(order, ["ref-image", "ref-video", "ref-audio", "Insert <Picture 1>", "Down: p0.ppm", "Remove: p0.ppm",
+                                 "Insert <Picture 2>", "Up: p1.ppm", "Remove: p1.ppm", "ref_image_size", "strict", "size"])
+
+
+if __name__ == "__main__":
+    main()
