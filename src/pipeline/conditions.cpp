@@ -16,9 +16,13 @@ Posterior posterior_of(const Resolved& resolved) {
 std::vector<float> encode_frames(VideoVae& vae, const std::vector<const uint8_t*>& frames, int width, int height,
                                  Posterior posterior, const Control& control) {
   const int count = static_cast<int>(frames.size());
+  // Pictures that were only measured are black: plans depend on sizes alone.
+  const bool measured = std::find(frames.begin(), frames.end(), nullptr) != frames.end();
+  const std::vector<uint8_t> black(measured ? static_cast<size_t>(width) * height * 3 : 0);
   const auto source = [&](int first, int wanted, float* out) {
     for (int i = 0; i < wanted; ++i) {
-      normalise_pixels(frames[static_cast<size_t>(first + i)], width, height, out, wanted, i);
+      const uint8_t* const frame = frames[static_cast<size_t>(first + i)];
+      normalise_pixels(frame != nullptr ? frame : black.data(), width, height, out, wanted, i);
     }
   };
   const std::vector<float> moments = vae.encode_moments(source, count, height, width, control);
@@ -40,7 +44,9 @@ LayoutBlock visual_block(LayoutBlock::Kind kind, int frames, int width, int heig
 
 std::vector<PromptMedia> prompt_media(const Resolved& resolved, bool pixels) {
   const auto picture = [&](int width, int height, const std::vector<uint8_t>& rgb) {
-    return Picture{width, height, pixels ? rgb : std::vector<uint8_t>()};
+    Picture out{width, height, pixels ? rgb : std::vector<uint8_t>()};
+    if (pixels) out.rgb.resize(static_cast<size_t>(width) * height * 3);  // black where it was only measured
+    return out;
   };
   std::vector<PromptMedia> media;
   for (const Keyframe& keyframe : resolved.keyframes) {
@@ -114,8 +120,10 @@ std::vector<std::vector<float>> encode_visual_conditions(const Resolved& resolve
   for (const ReferenceInput& reference : resolved.references) {
     if (reference.frames.empty()) continue;
     std::vector<const uint8_t*> frames;
-    for (int i = 0; i < reference.encoded_frames; ++i)
-      frames.push_back(reference.frames[static_cast<size_t>(i)].data());
+    for (int i = 0; i < reference.encoded_frames; ++i) {
+      const std::vector<uint8_t>& rgb = reference.frames[static_cast<size_t>(i)];
+      frames.push_back(rgb.empty() ? nullptr : rgb.data());
+    }
     latents.push_back(encode_frames(vae, frames, reference.width, reference.height, posterior, control));
   }
   return latents;

@@ -355,7 +355,7 @@ void check_reference_list(const std::vector<Reference>& references, const Refere
   at_most("sounds", static_cast<size_t>(counts[2]), limits.sounds);
   at_most("references", references.size(), limits.total);
   if (counts[2] > 0 && counts[0] + counts[1] == 0) {
-    fail(Code::usage, "references: a sound cannot stand alone, add an image or a video");
+    fail(Code::usage, "references: a sound cannot stand alone, give an image or a video with it");
   }
 }
 

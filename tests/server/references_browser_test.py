@@ -98,7 +98,7 @@ class References(BrowserTest):
         self.press("Insert <Picture 1>")
         self.assertEqual(self.find("#prompt").value("value"), "look at <Picture 1> now")
         self.assertEqual(self.browser.focused().value("id"), "prompt")
-        hints = self.until(lambda: self.find("#lint").text, "hints")
+        hints = self.until(lambda: self.find("#refs-notes").text, "hints")
         self.assertIn("Say what <Audio 1> (s.wav) is for.", hints)
         self.assertNotIn("<Picture 1>", hints)
         self.find("#prompt").type(" <Video 2>")

@@ -201,6 +201,7 @@ HttpResponse estimate_video(App& app, const HttpRequest& request) {
   json.set("jobs_ahead", app.book.waiting() + (app.book.running() ? 1 : 0));
   json.set("prompt_tokens", intake.resolved.prompt_tokens < 0 ? Json() : Json(intake.resolved.prompt_tokens));
   json.set("warnings", std::move(warnings)).set("resolved", job.resolved);
+  json.set("references", job.references);
   return json_response(json);
 }
 

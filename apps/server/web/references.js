@@ -57,7 +57,10 @@ export class References {
   }
 
   get count() { return this.items.length; }
-  get pictures() { return this.items.filter((item) => item.kind === 'image').length; }
+  get counts() {
+    const tags = number(this.items), of = (kind) => this.items.filter((item) => item.kind === kind).length;
+    return {pictures: of('image'), videos: of('video'), audios: tags.filter(({sound}) => sound).length};
+  }
 
   // Files go where their type belongs, whichever zone they were dropped on.
   add(files, kind) {
@@ -209,16 +212,14 @@ export class References {
     if (held) [...this.list.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === held)?.focus();
   }
 
-  // Tags of the prompt that name nothing, and references that no tag names.
-  notes(prompt) {
-    const tags = number(this.items), all = tags.flatMap(({tag, sound}) => [tag, sound]).filter(Boolean), notes = [];
-    for (const [tag] of prompt.matchAll(/<(Video|Audio) \d+>/g)) if (!all.includes(tag)) notes.push(`${tag} names nothing.`);
-    if (!prompt.trim()) return notes;
+  // References that no tag of the prompt names; the server's hints say which tags name nothing.
+  remind(prompt) {
+    const tags = number(this.items), notes = [];
     this.items.forEach((item, i) => {
       const tag = tags[i].tag || tags[i].sound;
-      if (!prompt.includes(tag)) notes.push(`Say what ${tag} (${item.file.name}) is for.`);
+      if (prompt.trim() && !prompt.includes(tag)) notes.push(`Say what ${tag} (${item.file.name}) is for.`);
     });
-    return notes;
+    this.root.querySelector('#refs-notes').replaceChildren(...notes.map((textContent) => make('li', {textContent})));
   }
 
   // Whether an error is about references; it is then shown beside them.
