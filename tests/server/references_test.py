@@ -243,41 +243,45 @@ class Halves(ReferencesTest):
 
     @classmethod
     def make_flags(cls):
-        demo = os.path.join(cls.folder, "both")
-        shutil.copytree(os.path.join(SOURCE, "models/demo"), demo)
-        shutil.copytree(os.path.join(demo, "transformer"), os.path.join(demo, "transformer_ref"))
-        weights = os.path.join(demo, "transformer_ref/diffusion_pytorch_model.safetensors")
+        cls.toy = os.path.join(cls.folder, "toy")
+        shutil.copytree(os.path.join(SOURCE, "tests/data/golden/toy"), cls.toy)
+        shutil.copytree(os.path.join(cls.toy, "transformer"), os.path.join(cls.toy, "transformer_ref"))
+        weights = os.path.join(cls.toy, "transformer_ref/diffusion_pytorch_model.safetensors")
         with open(weights, "r+b") as file:  # another file with other weights
             file.seek(-20000, 2)
             file.write(bytes(2000))
-        index = os.path.join(demo, "modular_model_index.json")
+        index = os.path.join(cls.toy, "modular_model_index.json")
         with open(index) as file:
-            text = json.load(file)
-        text["transformer_ref"][2]["subfolder"] = "transformer_ref"
+            slots = json.load(file)
+        slots["transformer_ref"] = json.loads(json.dumps(slots["transformer"]).replace('"transformer"', '"transformer_ref"'))
         with open(index, "w") as file:
-            json.dump(text, file)
-        cls.demo = demo
-        return super().make_flags() + [demo]
+            json.dump(slots, file)
+        return super().make_flags() + [cls.toy]
+
+    @classmethod
+    def setUpClass(cls):
+        ServerTest.setUpClass.__func__(cls)
+        with open(os.path.join(cls.media, "p.ppm"), "wb") as file:
+            file.write(ppm(256, 256, (200, 90, 30)))
+
+    REFERENCE = {"prompt": "<Picture 1>", "ref_images": ["p.ppm"], "ref_image_size": "match"}
 
     def test_both_are_served_with_one_encoder(self):
         self.assertEqual(self.server.get("/v1/models").json["data"][0]["tasks"], ["t2va", "fl2va", "ref2va"])
         loads = []
-        for fields in ({"prompt": "a ball"}, {"prompt": "<Picture 1>", "ref_images": ["p0.ppm"]}, {"prompt": "a ball"}):
-            job = self.server.finished(self.server.submit(**fields, size="32x32", num_frames=5, steps=1))
+        for fields in ({}, self.REFERENCE, {}, self.REFERENCE):
+            job = self.server.finished(self.server.submit(**fields))
             self.assertEqual(job["status"], "completed", job)
             stages = self.server.get("/v1/videos/%s/report" % job["id"]).json["stages"]
             loads.append([stage["stage"] for stage in stages if stage["stage"].startswith("load")])
         for load in loads[1:]:
             self.assertIn("load transformer", load)
-        self.assertFalse([stage for stage in loads[2] if stage != "load transformer"], loads)
-        image = {"prompt": "<Picture 1>", "ref_images": ["p0.ppm"], "size": "32x32", "num_frames": 5, "steps": 1}
-        again = self.server.finished(self.server.submit(**image))
-        self.assertEqual(again["status"], "completed")
+        self.assertEqual(loads[2], ["load transformer"])
+        self.assertEqual(loads[3], ["load transformer"])
 
     def test_one_half_refuses_the_other(self):
-        for half, tasks, fields, right in (("fl2va", ["t2va", "fl2va"], {"ref_images": ["p0.ppm"]}, "Ref2VA/"),
-                                           ("ref2va", ["ref2va"], {}, "FL2VA/")):
-            server = Server("--partition", half, "--media-root", self.media, self.demo)
+        for half, tasks, fields, right in (("fl2va", ["t2va", "fl2va"], self.REFERENCE, "Ref2VA/"), ("ref2va", ["ref2va"], {}, "FL2VA/")):
+            server = Server("--partition", half, "--media-root", self.media, self.toy)
             try:
                 error = self.refused(server.post("/v1/videos", {**SMALL, **fields}), 400, "invalid_value")
                 self.assertIn(right, error["message"])

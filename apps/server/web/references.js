@@ -198,15 +198,17 @@ export class References {
     return this.checked.plan;
   }
 
+  // Rows are made anew only when tags change: nobody should lose the button under the pointer.
   learn(references) {
-    let changed = false;
+    let renumber = false;
     for (const [i, reference] of references.entries()) {
       const item = this.items[i], is = [reference.is, reference.sound_is].filter(Boolean).join('; ');
       const sound = item.silent ? item.sound : reference.sound_tag !== null;
-      changed = changed || item.is !== is || (item.kind === 'video' && item.sound !== sound);
+      renumber = renumber || (item.kind === 'video' && (item.sound !== false) !== (sound !== false));
       Object.assign(item, {is, sound});
+      this.list.children[i].querySelector('.is').textContent = is;
     }
-    if (!changed) return;
+    if (!renumber) return;
     const held = this.list.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
     this.draw();
     if (held) [...this.list.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === held)?.focus();
