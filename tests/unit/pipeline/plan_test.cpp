@@ -89,7 +89,7 @@ TEST_F(PlanTest, AForcedKernelIsPlanned) {
 }
 
 TEST_F(PlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
-  options_.ram_limit = 32 << 20;
+  options_.ram_limit = 16 << 20;
   Session small(options_, log_);
   const Resolved request = resolved("f32");
   const RunPlan plan = small.plan(request);
@@ -100,7 +100,7 @@ TEST_F(PlanTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   } catch (const Error& error) {
     const std::string text = error.what();
     EXPECT_EQ(error.code(), Code::memory);
-    const std::string parts[] = {"32.0 MiB", "--ram", "bf16", bytes_text(plan.ram.peak)};
+    const std::string parts[] = {"16.0 MiB", "--ram", "bf16", bytes_text(plan.ram.peak)};
     for (const std::string& part : parts) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
     }
