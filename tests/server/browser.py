@@ -100,6 +100,10 @@ class Browser:
     def all(self, css):
         return [Element(self, found[ELEMENT]) for found in self.call("POST", "/elements", {"using": "css selector", "value": css})]
 
+    def texts(self, css):
+        """All at one moment: the page may draw itself anew between two questions."""
+        return self.script("return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", css)
+
     def focused(self):
         return Element(self, self.call("GET", "/element/active")[ELEMENT])
 

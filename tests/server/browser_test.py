@@ -223,7 +223,7 @@ class Page(BrowserTest):
         self.until(lambda: len(self.browser.all("#queue li")) == 3, "queue")
         self.find("[aria-label='Move up: third']").click()
         self.until(lambda: self.server.job(third)["queue_position"] == 1, "move")
-        self.until(lambda: [e.text for e in self.browser.all("#queue b")] == ["first", "third", "second"], "order")
+        self.until(lambda: self.browser.texts("#queue b") == ["first", "third", "second"], "order")
         self.find("[aria-label='Cancel: second']").click()
         self.until(lambda: self.server.job(second)["status"] == "cancelled", "cancel")
         self.find("[aria-label='Cancel: first']").click()
