@@ -302,6 +302,23 @@ class Page(BrowserTest):
         estimate = self.until(lambda: "MiB of memory" in self.find("#estimate").text and self.find("#estimate").text, "estimate")
         self.assertRegex(estimate, r"128x128 .* 8 evaluations .* about \d+ s of work .* \d+ MiB of memory")
 
+    def test_a_late_estimate_does_not_replace_a_newer_one(self):
+        self.browser.script("""
+            const real = window.fetch;
+            window.answers = 0;
+            window.fetch = async (path, ...more) => {
+              if (!String(path).endsWith('/estimate')) return real(path, ...more);
+              const first = window.answers++ === 0, answer = await real(path, ...more);
+              if (first) await new Promise((done) => setTimeout(done, 3000));
+              return answer;
+            };""")
+        self.find("#prompt").write(BALL)
+        self.until(lambda: self.browser.script("return window.answers") == 1, "the first question")
+        self.choose("#num_inference_steps", "3")
+        self.until(lambda: " 3 evaluations" in self.find("#estimate").text, "the newer estimate")
+        time.sleep(3.5)
+        self.assertIn(" 3 evaluations", self.find("#estimate").text)
+
     def test_phone(self):
         self.browser.width(360, 740)
         self.submit(num_inference_steps="2")

@@ -129,6 +129,71 @@ class References(BrowserTest):
         self.until(lambda: "cannot stand alone" in self.find("#refs-error").text, "error")
         self.assertEqual(self.jobs(), [])
 
+    def count_estimates(self, slow_ms=0):
+        """Counts what the page asks of /v1/videos/estimate from now on; each answer takes at least slow_ms."""
+        self.browser.script("""
+            const real = window.fetch, slow = arguments[0];
+            window.estimates = 0;
+            window.fetch = async (path, ...more) => {
+              if (!String(path).endsWith('/estimate')) return real(path, ...more);
+              ++window.estimates;
+              const answer = await real(path, ...more);
+              await new Promise((done) => setTimeout(done, slow));
+              return answer;
+            };""", slow_ms)
+
+    def estimates(self):
+        return self.browser.script("return window.estimates")
+
+    def test_files_are_sent_once(self):
+        self.count_estimates(slow_ms=2500)
+        self.find("#prompt").write("<Picture 1>")
+        self.give("image", "p0.ppm")
+        self.until(lambda: self.estimates() == 1, "the first question")
+        self.choose("#seed", "77")  # neither the seed nor words, nor asking again before the answer, send the file again
+        time.sleep(0.8)
+        self.find("#prompt").type(" turns")
+        self.checked()
+        time.sleep(1)
+        self.assertEqual(self.estimates(), 1)
+        self.choose("#ref_image_size", "max")
+        self.until(lambda: self.estimates() == 2, "another size of pictures")
+
+    def test_an_error_of_the_prompt_goes_with_it(self):
+        self.find("#prompt").write("<|image_pad|>")
+        self.give("image", "p0.ppm")
+        self.until(lambda: "image_pad" in self.find("#error").text, "error")
+        self.find("#prompt").write("<Picture 1>")
+        self.until(lambda: not self.find("#error").shown, "the error goes when it is repaired")
+        self.checked()
+
+    def test_hints_follow_what_the_server_says_of_a_clip(self):
+        job = self.server.finished(self.server.submit(num_frames=22, audio=False))
+        with open(self.file("silent.mp4"), "wb") as file:
+            file.write(self.server.get(job["url"]).body)
+        self.find("#prompt").write("<Video 1> <Audio 1>")  # the page takes clips to have sound until it is told
+        self.give("video", "silent.mp4")
+        self.until(lambda: self.rows() == [["<Video 1>", "silent.mp4"]], "the server's table")
+        self.until(lambda: "<Audio 1> names nothing" in self.find("#lint").text, "hint")
+
+    def test_again_keeps_how_references_are_used(self):
+        with open(self.file("p0.ppm"), "rb") as file:
+            picture = ("p0.ppm", file.read(), "")
+        for size in ("official", "max"):
+            fields = [("prompt", "<Picture 1> by " + size), ("size", "32x32"), ("num_frames", "5"), ("steps", "1"), ("strict", "true"), ("audio", "false"),
+                      ("reference_resize_mode", size), ("ref_image", picture)]
+            body, headers = multipart(fields)
+            self.server.finished(self.server.post("/v1/videos", body, headers=headers).json["id"], 120)
+        self.give("image", "p1.ppm")
+        self.choose("#ref_image_size", "match")
+        for size in ("official", "max"):
+            again = "#history [aria-label='Again with: <Picture 1> by %s']" % size
+            self.until(lambda: self.browser.all(again), "history")
+            self.find(again).click()
+            self.until(lambda: self.rows() == [["<Picture 1>", "p0.ppm"]] and self.find("#prompt").value("value").endswith(size), "inputs")
+            self.assertEqual([self.find("#ref_image_size").value("value"), self.find("#strict").value("checked"), self.find("#audio").value("checked")],
+                             [size, True, False])
+
     def test_dropped_files_go_where_they_belong(self):
         with open(self.file("s.wav"), "rb") as file:
             encoded = base64.b64encode(file.read()).decode()

@@ -104,13 +104,16 @@ function showEstimate(parts, notes) {
   $('estimate-notes').replaceChildren(...notes.map((note) => Object.assign(document.createElement('li'), {textContent: note})));
 }
 
+let asked = 0;
 async function estimate() {
+  const turn = ++asked;
   if (!$('prompt').value.trim() && refs.count === 0) return showEstimate([], []);
   const body = values();
   if (frames.files.first) body.input_reference = standIn();
   if (frames.files.last) body.last_frame_image = standIn();
   try {
     const plan = refs.count > 0 ? await refs.estimate(body) : await api.estimate(body);
+    if (turn !== asked) return;  // a later question is the one that counts
     const parts = [`${about(plan)} · ${plan.num_inference_steps} evaluations`];
     parts.push(plan.work_seconds === null ? 'time unknown until the first clip was made'
       : `about ${time(plan.work_seconds)} of work${plan.basis.includes('other') ? ', scaled from other sizes' : ''}`);
@@ -119,6 +122,7 @@ async function estimate() {
     showEstimate(parts, plan.warnings.filter((warning) => !warning.startsWith('prompt:')));  // those stand above
     clearError();
   } catch (error) {
+    if (turn !== asked) return;
     showEstimate([], []);
     showError(error);
   }
@@ -194,7 +198,8 @@ async function again(job, newSeed) {
     const picture = await blob(path);
     await frames.set(slot, new File([picture], name, {type: picture.type}));
   }
-  setField('ref_image_size', job.request.ref_image_size || '');
+  const size = job.request.ref_image_size || '';
+  setField('ref_image_size', size === 'diffusers' ? 'official' : size);
   $('strict').checked = job.request.strict === true;
   await refs.restore(job, blob);
   if (newSeed) reroll();

@@ -1,6 +1,26 @@
 // The two keyframes: choosing, dropping, and showing what the model will see of them.
 const EMPTY = 'Drop a picture here or choose one.';
 
+// take(files) gets what is chosen in a zone or dropped on it.
+export function dropZone(zone, take) {
+  const input = zone.querySelector('input');
+  input.addEventListener('change', () => {
+    const files = [...input.files];
+    input.value = '';  // so that the same file can be chosen again
+    if (files.length > 0) take(files);
+  });
+  zone.addEventListener('dragover', (event) => {
+    event.preventDefault();
+    zone.classList.add('over');
+  });
+  zone.addEventListener('dragleave', () => zone.classList.remove('over'));
+  zone.addEventListener('drop', (event) => {
+    event.preventDefault();
+    zone.classList.remove('over');
+    if (event.dataTransfer.files.length > 0) take([...event.dataTransfer.files]);
+  });
+}
+
 export class Frames {
   constructor(root, changed) {
     this.files = {first: null, last: null};
@@ -8,26 +28,12 @@ export class Frames {
     this.changed = changed;
     this.zones = {};
     for (const zone of root.querySelectorAll('.drop[data-slot]')) {
-      this.wire(zone, zone.dataset.slot);
+      const slot = zone.dataset.slot;
+      this.zones[slot] = zone;
+      dropZone(zone, ([file]) => this.set(slot, file));
+      zone.querySelector('.remove').addEventListener('click', () => this.set(slot, null));
       zone.querySelector('.hint').textContent = EMPTY;
     }
-  }
-
-  wire(zone, slot) {
-    this.zones[slot] = zone;
-    const input = zone.querySelector('input');
-    input.addEventListener('change', () => this.set(slot, input.files[0] || null));
-    zone.querySelector('.remove').addEventListener('click', () => this.set(slot, null));
-    zone.addEventListener('dragover', (event) => {
-      event.preventDefault();
-      zone.classList.add('over');
-    });
-    zone.addEventListener('dragleave', () => zone.classList.remove('over'));
-    zone.addEventListener('drop', (event) => {
-      event.preventDefault();
-      zone.classList.remove('over');
-      if (event.dataTransfer.files[0]) this.set(slot, event.dataTransfer.files[0]);
-    });
   }
 
   get count() { return Number(!!this.files.first) + Number(!!this.files.last); }
@@ -36,15 +42,13 @@ export class Frames {
     this.files[slot] = file;
     this.images[slot] = null;
     const zone = this.zones[slot], hint = zone.querySelector('.hint');
-    if (!file) zone.querySelector('input').value = '';
     hint.textContent = EMPTY;
     if (file) {
-      try {
-        this.images[slot] = await createImageBitmap(file);
-        hint.textContent = `${file.name}, ${this.images[slot].width}x${this.images[slot].height}`;
-      } catch {
-        hint.textContent = `${file.name} cannot be shown here; the server will say whether it can read it.`;
-      }
+      const image = await createImageBitmap(file).catch(() => null);
+      if (this.files[slot] !== file) return;  // another one was given meanwhile
+      this.images[slot] = image;
+      hint.textContent = image ? `${file.name}, ${image.width}x${image.height}`
+        : `${file.name} cannot be shown here; the server will say whether it can read it.`;
     }
     zone.querySelector('.remove').hidden = !file;
     document.getElementById('fit-row').hidden = this.count === 0;

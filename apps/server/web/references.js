@@ -2,6 +2,7 @@
 // the prompt. What the server says about them is the truth; until it has answered, the page assumes that clips have
 // sound.
 import {api} from './api.js';
+import {dropZone} from './frames.js';
 
 const KINDS = {image: 'Picture', video: 'Video', audio: 'Audio'};
 const make = (tag, fields = {}, ...children) => {
@@ -31,29 +32,14 @@ export class References {
     this.hooks = hooks;  // changed(), insert(text)
     this.items = [];
     this.version = 0;
-    this.checked = null;  // the last plan of the server and what it was asked
+    this.checked = null;  // {asked, plan}: what the server was asked last, and the promise of its answer
     this.root = root;
     this.list = root.querySelector('#refs');
     this.error = root.querySelector('#refs-error');
-    for (const zone of root.querySelectorAll('.drop[data-kind]')) this.wire(zone);
-  }
-
-  wire(zone) {
-    const input = zone.querySelector('input');
-    input.addEventListener('change', () => {
-      this.add(input.files, zone.dataset.kind);
-      input.value = '';
-    });
-    zone.addEventListener('dragover', (event) => {
-      event.preventDefault();
-      zone.classList.add('over');
-    });
-    zone.addEventListener('dragleave', () => zone.classList.remove('over'));
-    zone.addEventListener('drop', (event) => {
-      event.preventDefault();
-      zone.classList.remove('over');
-      this.add(event.dataTransfer.files, zone.dataset.kind);
-    });
+    this.size = root.querySelector('#ref_image_size');
+    for (const zone of root.querySelectorAll('.drop[data-kind]')) {
+      dropZone(zone, (files) => this.add(files, zone.dataset.kind));
+    }
   }
 
   get count() { return this.items.length; }
@@ -171,31 +157,34 @@ export class References {
       return condition;
     });
     if (conditions.length > 0) body.append('conditions', JSON.stringify(conditions));
-    if (conditions.length > 0 && this.root.querySelector('#ref_image_size').value) {
-      body.append('ref_image_size', this.root.querySelector('#ref_image_size').value);
-    }
+    if (conditions.length > 0 && this.size.value) body.append('ref_image_size', this.size.value);
     return body;
   }
 
-  // What the server says about the request. Files are sent again only when they, or what they are fitted to, changed.
-  async estimate(values) {
-    const {prompt, strict, ...rest} = values;
-    const asked = JSON.stringify([this.version, this.root.querySelector('#ref_image_size').value, rest]);
+  // What the server says about the request. Files are sent once for as long as they, and what they are fitted to, stay
+  // as they are, however often it is asked and however long it takes.
+  estimate(values) {
+    const {prompt, seed, strict, ...rest} = values;
+    const asked = JSON.stringify([this.version, this.size.value, rest]);
     if (!this.checked || this.checked.asked !== asked) {
-      const body = new FormData();
-      for (const [name, value] of Object.entries({...rest, prompt: prompt.trim() ? prompt : '-'})) body.append(name, value);
-      const checked = {asked};
-      try {
-        checked.plan = await api.estimate(this.fill(body));
-      } catch (error) {
-        if (!error.param) throw error;  // not about the request
-        checked.error = error;
-      }
-      this.checked = checked;
-      if (checked.plan && checked.plan.references.length === this.count) this.learn(checked.plan.references);
+      const checked = this.checked = {asked, plan: this.ask({...rest, seed}, prompt)};
+      checked.plan.catch((error) => {
+        // Refused for what it was asked with, it would be again; anything else may be different the next time.
+        const stays = [400, 413].includes(error.status) && !['prompt', 'seed'].includes(error.param);
+        if (!stays && this.checked === checked) this.checked = null;
+      });
     }
-    if (this.checked.error) throw this.checked.error;
     return this.checked.plan;
+  }
+
+  async ask(values, prompt) {
+    const version = this.version, body = new FormData();
+    for (const [name, value] of Object.entries({...values, prompt: prompt.trim() ? prompt : '-'})) {
+      if (value !== undefined) body.append(name, value);
+    }
+    const plan = await api.estimate(this.fill(body));
+    if (version === this.version) this.learn(plan.references);
+    return plan;
   }
 
   // Rows are made anew only when tags change: nobody should lose the button under the pointer.
@@ -212,6 +201,7 @@ export class References {
     const held = this.list.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
     this.draw();
     if (held) [...this.list.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === held)?.focus();
+    this.hooks.changed();  // hints about tags depend on their numbers
   }
 
   // References that no tag of the prompt names; the server's hints say which tags name nothing.
