@@ -23,6 +23,21 @@ class Soak(ServerTest):
         out = subprocess.run(["pgrep", "-P", str(self.server.process.pid)], capture_output=True, text=True).stdout
         return int(out.split()[0])
 
+    def ended(self, job_id):
+        """The job when it is over. However slow the machine is, something must get on: the client waits as long as anything that the
+        server says of its jobs changes."""
+        seen, since = None, time.monotonic()
+        while time.monotonic() - since < 120 * SLOW:
+            job = self.server.job(job_id)
+            if job["status"] in ("completed", "failed", "cancelled"):
+                return job
+            running = self.server.get("/v1/videos?status=in_progress").json["data"]
+            state = [(job["queue_position"], job["status"])] + [(other["id"], other["stage"], other["stage_done"]) for other in running]
+            if state != seen:
+                seen, since = state, time.monotonic()
+            time.sleep(0.05)
+        raise AssertionError("nothing moves: %s\n%s" % (seen, self.server.log_text()[-2000:]))
+
     def client(self, seed):
         """One of many: makes clips, cancels some, follows some, asks for nonsense now and then."""
         dice = random.Random(seed)
@@ -51,7 +66,7 @@ class Soak(ServerTest):
                 elif choice < 0.6:
                     self.server.request("DELETE", "/v1/videos/" + job_id)
                 else:
-                    job = self.server.finished(job_id)
+                    job = self.ended(job_id)
                     if job["status"] == "completed":
                         self.count(self.server.get(job["url"]).status)
                 self.count(self.server.post("/v1/videos", {"prompt": "x", "secnods": 1}).status)
