@@ -28,7 +28,7 @@ struct App {
   Dispatcher dispatcher;
   Forecast forecast;
   std::atomic<int> streams{0};
-  std::mutex decoding;  // held while the clips of a request are looked at
+  std::mutex decoding;               // held while one reference is decoded: its frames may have 64 megapixels
   std::function<int()> connections;  // set when the server listens
 };
 
@@ -39,6 +39,11 @@ Json progress_json(const Snapshot& snapshot);
 std::string clip_type(const std::string& format);  // "video/mp4"
 
 // ---- intake.cpp: from a body to a job
+inline constexpr size_t kMostFileBytes = size_t{32} << 20;   // of a picture or a sound
+inline constexpr size_t kMostClipBytes = size_t{128} << 20;  // of a clip, and of what a clip's sound is taken from
+
+// What can be asked of the model on the worker's device.
+ModelFacts facts_of(const App& app);
 struct Intake {
   Job job;
   Resolved resolved;

@@ -79,39 +79,47 @@ Json clip_schema() {
                        {"additionalProperties", false}});
 }
 
-constexpr const char* kReferences =
-    "\n## References\n\n"
-    "References are numbered in the order of the body, each kind on its own: the prompt speaks of `<Picture 1>`, "
-    "`<Video 1>`,\n"
-    "`<Audio 1>`. The sound of a clip takes an `<Audio n>` right before its clip. They are given in `conditions`, or "
-    "in "
-    "the\n"
-    "lists `ref_images`, `ref_videos` and `ref_audios`; parts of a form may be repeated and mixed.\n\n"
-    "```\n"
-    "{\"task\": \"ref2va\", \"prompt\": \"<Picture 1> sings <Audio 1>\", \"conditions\": [\n"
-    "  {\"type\": \"image\", \"role\": \"reference\", \"uri\": \"data:image/png;base64,...\", \"name\": \"a.png\"},\n"
-    "  {\"type\": \"audio\", \"role\": \"reference\", \"uri\": \"attachment:voice\"}]}\n"
-    "```\n\n"
-    "`type` is `image`, `video` (without its sound), `video_audio` (with it, or with the file in `sound`) or `audio`. "
-    "`uri` is\n"
-    "written as every file is, or `attachment:NAME` for the file of that part of a multipart body. Limits are those of "
-    "the\n"
-    "release: 9 pictures, 3 clips, 3 sounds, 12 together and no sound alone; pictures and clips of 256 to 5760 pixels "
-    "each way\n"
-    "and 1:4 to 4:1; clips and sounds of 2 to 15 seconds, and 15 seconds of each together; a model may allow smaller "
-    "ones\n"
-    "(`limits.references` of `/v1/models`). A file has at most 32 MiB, a clip 128 MiB; `--max-body` limits the whole "
-    "body.\n\n"
-    "`references` of a job lists what each one is: `type`, `name`, `tag`, `is` (\"64x48 -> 128x96\"), `sound_tag`, "
-    "`sound_name`,\n"
-    "`sound_is`, `silent`; its file is `reference_1` ... (and `reference_1_sound`) in `inputs`. The same table in "
-    "words "
-    "is in\n"
-    "`resolved.references` of the job and its report. Tags that name nothing and references that no tag names are "
-    "`warnings`;\n"
-    "with `strict` they are refused. A model of one half of the release refuses requests for the other half and names "
-    "the file\n"
-    "that would be right; with both halves given, both kinds are served.\n";
+std::string references_text() {
+  return strf(
+      "\n## References\n\n"
+      "References are numbered in the order of the body, each kind on its own: the prompt speaks of `<Picture 1>`, "
+      "`<Video 1>`,\n"
+      "`<Audio 1>`. The sound of a clip takes an `<Audio n>` right before its clip. They are given in `conditions`, or "
+      "in "
+      "the\n"
+      "lists `ref_images`, `ref_videos` and `ref_audios`; parts of a form may be repeated and mixed.\n\n"
+      "```\n"
+      "{\"task\": \"ref2va\", \"prompt\": \"<Picture 1> sings <Audio 1>\", \"conditions\": [\n"
+      "  {\"type\": \"image\", \"role\": \"reference\", \"uri\": \"data:image/png;base64,...\", \"name\": \"a.png\"},\n"
+      "  {\"type\": \"audio\", \"role\": \"reference\", \"uri\": \"attachment:voice\"}]}\n"
+      "```\n\n"
+      "`type` is `image`, `video` (without its sound), `video_audio` (with it, or with the file in `sound`) or "
+      "`audio`. "
+      "`uri` is\n"
+      "written as every file is, or `attachment:NAME` for the file of that part of a multipart body. Limits are those "
+      "of "
+      "the\n"
+      "release: 9 pictures, 3 clips, 3 sounds, 12 together and no sound alone; pictures and clips of 256 to 5760 "
+      "pixels "
+      "each way\n"
+      "and 1:4 to 4:1; clips and sounds of 2 to 15 seconds, and 15 seconds of each together; a model may allow smaller "
+      "ones\n"
+      "(`limits.references` of `/v1/models`). A picture or a sound has at most %zu MiB; a clip, and a file that gives "
+      "a\n"
+      "clip its sound, %zu MiB. `--max-body` limits the whole body: %zu MiB unless it is set.\n\n"
+      "`references` of a job lists what each one is: `type`, `name`, `tag`, `is` (\"64x48 -> 128x96\"), `sound_tag`, "
+      "`sound_name`,\n"
+      "`sound_is`, `silent`; its file is `reference_1` ... (and `reference_1_sound`) in `inputs`. The same table in "
+      "words "
+      "is in\n"
+      "`resolved.references` of the job and its report. Tags that name nothing and references that no tag names are "
+      "`warnings`;\n"
+      "with `strict` they are refused. A model of one half of the release refuses requests for the other half and "
+      "names "
+      "the file\n"
+      "that would be right; with both halves given, both kinds are served.\n",
+      kMostFileBytes >> 20, kMostClipBytes >> 20, HttpLimits{}.body_bytes >> 20);
+}
 
 Json error_schema() {
   const Json text = Json::object({{"type", "string"}});
@@ -270,7 +278,7 @@ std::string http_markdown() {
     out += std::string("| `") + field.name + "` | " + aliases(field) + " | " + cell(field.allowed) + " | " +
            (field.refuse ? "refused" : "warning") + " | " + cell(field.help) + " |\n";
   }
-  out += kReferences;
+  out += references_text();
   out +=
       "\n## A job\n\n"
       "`id`, `object` (`video`), `status` (`queued`, `in_progress`, `completed`, `failed`, `cancelled`), `progress` (0 "

@@ -116,7 +116,8 @@ constexpr Field kFields[] = {
      "Step the sound on the video's clock. Wrong at few steps; for comparison."},
     {"precision", "", K::text, "precision", nullptr, "", false, "f32, bf16, int8, fp8",
      "Arithmetic of transformer and text encoder."},
-    {"vae_precision", "", K::text, "vae_precision", nullptr, "", false, "f32, bf16", "Arithmetic of the video VAE."},
+    {"vae_precision", "", K::text, "vae_precision", nullptr, "", false, "f32, bf16, f16",
+     "Arithmetic of the video VAE."},
 
     {"input_reference",
      "first_frame_image init_image image_path first_frame image reference_url extra_params.image", K::media, "",
@@ -316,37 +317,31 @@ Json echo_of(const Field& field, const Given& given) {
   return text.size() > 300 ? Json(strf("%zu bytes", text.size())) : given.value;
 }
 
-// Files that only conditions speak of. One that nobody speaks of is a misspelled field.
+// Files that conditions speak of, whatever their parts are called. One that nobody speaks of is a field of its own.
 void take_attachments(const std::vector<Given>& fields, Draft& draft) {
-  const auto spoken_of = [&](const std::string& part) {
-    const std::string uri = Json("attachment:" + part).dump();
-    return std::any_of(fields.begin(), fields.end(), [&](const Given& given) {
-      return given.name == "conditions" && given.value.dump().find(uri) != std::string::npos;
-    });
-  };
+  std::string conditions;
   for (const Given& given : fields) {
-    if (!given.file || find_field(given.name) != nullptr) continue;
-    if (!spoken_of(given.name)) unknown(given.name);
+    if (given.name == "conditions") conditions += given.value.dump();
+  }
+  for (const Given& given : fields) {
+    if (!given.file || conditions.find(Json("attachment:" + given.name).dump()) == std::string::npos) continue;
     if (!draft.attachments.emplace(given.name, given.file).second) {
       throw ApiError{400, "conflict", given.name + ": two files have this name", given.name, "", "one file a name", 0};
     }
   }
 }
 
-// The task says what pictures are for and comes first. frame_indices says what the pictures before it are, so it comes
-// after them.
+// The task says what pictures are for and comes first.
 std::vector<Given> in_order(const std::vector<Given>& fields, const Draft& draft) {
-  std::vector<Given> first, middle, later;
+  std::vector<Given> ordered, others;
   for (const Given& given : fields) {
     if (given.file && draft.attachments.count(given.name) > 0) continue;
     const Field* const field = find_field(given.name);
     if (field == nullptr) unknown(given.name);
-    const std::string name = field->name;
-    (name == "task" ? first : name == "frame_indices" ? later : middle).push_back(given);
+    (std::string_view(field->name) == "task" ? ordered : others).push_back(given);
   }
-  first.insert(first.end(), middle.begin(), middle.end());
-  first.insert(first.end(), later.begin(), later.end());
-  return first;
+  ordered.insert(ordered.end(), others.begin(), others.end());
+  return ordered;
 }
 
 // A list that came as several fields is echoed as one.
@@ -365,6 +360,7 @@ void echo(Draft& draft, const Field& field, const Given& given) {
 // Clients of other servers give the canvas and the length twice, because one of the two is required there.
 void settle(Draft& draft) {
   settle_adapters(draft);
+  settle_frame_indices(draft);
   draft.attachments.clear();
   Request& request = draft.request;
   if (draft.strict) request.strict = true;
@@ -438,8 +434,9 @@ Draft draft_of(const std::vector<Given>& fields) {
                      "one of the two",
                      0};
     }
-    apply(draft, *field, {given.name, typed(*field, given), given.file, given.text});
-    echo(draft, *field, given);
+    const Given value{given.name, typed(*field, given), given.file, given.text};
+    apply(draft, *field, value);
+    echo(draft, *field, value);
   }
   settle(draft);
   return draft;
@@ -461,6 +458,22 @@ std::string text_of(const Given& given) {
   if (given.value.is_string()) return given.value.as_string();
   if (given.text && given.value.is_number()) return given.value.dump();
   refuse_value(given, "text");
+}
+
+bool is_nothing(const Given& given) {
+  if (given.file) return false;
+  const Json& value = given.value;
+  return value.is_null() || (value.is_array() && value.size() == 0) || (value.is_object() && value.members().empty()) ||
+         (value.is_string() && value.as_string().empty());
+}
+
+std::vector<Json> list_of(const Given& given) {
+  return given.value.is_array() ? given.value.items() : std::vector<Json>{given.value};
+}
+
+Given entry_of(const Given& given, const Json& item, size_t index) {
+  return {given.value.is_array() ? strf("%s[%zu]", given.name.c_str(), index) : given.name, item, given.file,
+          given.text};
 }
 
 double number_of(const Given& given, const std::string& allowed) {

@@ -44,8 +44,10 @@ struct Draft {
   std::map<std::string, std::string> spelled;  // field of Request -> name the client used
   std::vector<std::string> warnings;
   std::optional<MediaSource> first, last;
+  std::vector<int64_t> frame_indices;       // of the keyframes, 0 or -1
+  std::string indices_field;                // as the client spelled it
   std::vector<ReferenceSource> references;  // in order
-  // Files of a form that no field takes, by the name of their part: conditions speak of them as "attachment:NAME".
+  // Files of a form that conditions speak of as "attachment:NAME", by the name of their part.
   std::map<std::string, std::shared_ptr<const FilePart>> attachments;
   std::string task;    // t2va, fl2va or ref2va; "" = follows from the pictures
   std::string format;  // ending of the clip without the dot; "" = the default
@@ -91,6 +93,19 @@ double number_of(const Given& given, const std::string& allowed);
 int64_t whole_of(const Given& given, const std::string& allowed);
 bool boolean_of(const Given& given);
 void set_engine(Draft& draft, const Given& given, const char* engine, Json value);
+bool is_nothing(const Given& given);                                 // null, "", [] or {}
+std::vector<Json> list_of(const Given& given);                       // of a list its entries, else the value alone
+Given entry_of(const Given& given, const Json& item, size_t index);  // named as errors call it: "ref_images[2]"
+bool parse_size(const std::string& text, int& width, int& height);   // "960x544", with x, X or *
+
+// use(entry) for every entry of a list, or for the one thing that was given instead of a list.
+template <typename Use>
+void for_entries(const Given& given, Use&& use) {
+  if (given.file) return use(given);
+  if (is_nothing(given)) return;
+  size_t index = 0;
+  for (const Json& item : list_of(given)) use(entry_of(given, item, index++));
+}
 
 // Keyframes and sizes (fields_shapes.cpp).
 void place_keyframe(Draft& draft, const Given& given, bool last, MediaSource source);
@@ -103,6 +118,7 @@ void apply_seconds(Draft& draft, const Given& given);
 void apply_first(Draft& draft, const Given& given);
 void apply_last(Draft& draft, const Given& given);
 void apply_frame_indices(Draft& draft, const Given& given);
+void settle_frame_indices(Draft& draft);
 
 // The official list of conditions, and references as other programs list them (fields_references.cpp).
 void apply_conditions(Draft& draft, const Given& given);
@@ -112,7 +128,6 @@ void apply_ref_video_audios(Draft& draft, const Given& given);
 void apply_ref_audios(Draft& draft, const Given& given);
 void apply_ref_image_size(Draft& draft, const Given& given);
 void add_reference(Draft& draft, const Given& given);  // of a kind that the bytes tell
-bool is_nothing(const Given& given);                   // null, "", [] or {}
 
 // Adapters (fields_adapters.cpp).
 void apply_turbo(Draft& draft, const Given& given);

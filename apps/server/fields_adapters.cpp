@@ -34,10 +34,6 @@ AdapterName from_object(const Given& given, const Json& item) {
   return adapter;
 }
 
-std::vector<Json> list_of(const Given& given) {
-  return given.value.is_array() ? given.value.items() : std::vector<Json>{given.value};
-}
-
 }  // namespace
 
 void apply_turbo(Draft& draft, const Given& given) {

@@ -8,16 +8,6 @@ namespace {
 
 using Kind = Reference::Kind;
 
-std::vector<Json> list_of(const Given& given) {
-  return given.value.is_array() ? given.value.items() : std::vector<Json>{given.value};
-}
-
-// Entry `index` of a list, with the name that errors call it by.
-Given entry_of(const Given& given, const Json& item, size_t index) {
-  return {given.value.is_array() ? strf("%s[%zu]", given.name.c_str(), index) : given.name, item, given.file,
-          given.text};
-}
-
 [[noreturn]] void unknown_key(const Given& given, const std::string& key, const char* allowed) {
   const std::string where = given.name + "." + key.substr(0, 60);
   throw ApiError{400, "unknown_field", where + ": unknown field", where, "", allowed, 0};
@@ -27,12 +17,8 @@ void add(Draft& draft, std::optional<Kind> kind, MediaSource media) {
   draft.references.push_back({kind, std::move(media), std::nullopt, false});
 }
 
-// Every entry that says something, as a reference of one kind.
-void add_all(Draft& draft, const Given& given, Kind kind) {
-  if (given.file) return add(draft, kind, media_source(given));
-  if (is_nothing(given)) return;
-  size_t index = 0;
-  for (const Json& item : list_of(given)) add(draft, kind, media_source(entry_of(given, item, index++)));
+void add_all(Draft& draft, const Given& given, std::optional<Kind> kind) {
+  for_entries(given, [&](const Given& entry) { add(draft, kind, media_source(entry)); });
 }
 
 // A clip is a file like any other, or {"video": file, "audio": file, "silent": true} as other programs write it.
@@ -200,27 +186,16 @@ void apply_condition(Draft& draft, const Given& given) {
 
 }  // namespace
 
-bool is_nothing(const Given& given) {
-  if (given.file) return false;
-  const Json& value = given.value;
-  return value.is_null() || (value.is_array() && value.size() == 0) || (value.is_object() && value.members().empty()) ||
-         (value.is_string() && value.as_string().empty());
-}
-
 void apply_conditions(Draft& draft, const Given& given) {
   if (!given.value.is_array()) refuse_value(given, "a list of objects with type, uri and role");
-  size_t index = 0;
-  for (const Json& item : given.value.items()) apply_condition(draft, entry_of(given, item, index++));
+  for_entries(given, [&](const Given& entry) { apply_condition(draft, entry); });
 }
 
 void apply_ref_images(Draft& draft, const Given& given) { add_all(draft, given, Kind::image); }
 void apply_ref_audios(Draft& draft, const Given& given) { add_all(draft, given, Kind::audio); }
 
 void apply_ref_videos(Draft& draft, const Given& given) {
-  if (given.file) return add(draft, Kind::video, media_source(given));
-  if (is_nothing(given)) return;
-  size_t index = 0;
-  for (const Json& item : list_of(given)) add_clip(draft, entry_of(given, item, index++));
+  for_entries(given, [&](const Given& entry) { add_clip(draft, entry); });
 }
 
 void apply_ref_video_audios(Draft& draft, const Given& given) {
@@ -249,11 +224,6 @@ void apply_ref_image_size(Draft& draft, const Given& given) {
   set_engine(draft, given, "ref_image_size", text == "diffusers" ? "official" : text);
 }
 
-void add_reference(Draft& draft, const Given& given) {
-  if (given.file) return add(draft, std::nullopt, media_source(given));
-  if (is_nothing(given)) return;
-  size_t index = 0;
-  for (const Json& item : list_of(given)) add(draft, std::nullopt, media_source(entry_of(given, item, index++)));
-}
+void add_reference(Draft& draft, const Given& given) { add_all(draft, given, std::nullopt); }
 
 }  // namespace h3::server

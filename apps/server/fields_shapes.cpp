@@ -8,16 +8,6 @@
 namespace h3::server {
 namespace {
 
-bool parse_size(const std::string& text, int& width, int& height) {
-  const size_t split = text.find_first_of("xX*");
-  if (split == std::string::npos || split == 0 || split > 5 || text.size() - split > 6) return false;
-  const std::string left = text.substr(0, split), right = text.substr(split + 1);
-  if (right.empty() || (left + right).find_first_not_of("0123456789") != std::string::npos) return false;
-  width = std::stoi(left);
-  height = std::stoi(right);
-  return true;
-}
-
 void set_canvas(Draft& draft, const Given& given, int width, int height) {
   set_engine(draft, given, "width", width);
   set_engine(draft, given, "height", height);
@@ -121,6 +111,16 @@ MediaSource from_object(const Given& given) {
 
 }  // namespace
 
+bool parse_size(const std::string& text, int& width, int& height) {
+  const size_t split = text.find_first_of("xX*");
+  if (split == std::string::npos || split == 0 || split > 5 || text.size() - split > 6) return false;
+  const std::string left = text.substr(0, split), right = text.substr(split + 1);
+  if (right.empty() || (left + right).find_first_not_of("0123456789") != std::string::npos) return false;
+  width = std::stoi(left);
+  height = std::stoi(right);
+  return true;
+}
+
 MediaSource media_source(const Given& given) {
   if (given.file) return {MediaSource::Kind::bytes, given.name, given.file->bytes, leaf_of(given.file->name)};
   if (given.value.is_object()) return from_object(given);
@@ -170,19 +170,32 @@ void apply_first(Draft& draft, const Given& given) {
 void apply_last(Draft& draft, const Given& given) { place_keyframe(draft, given, true, media_source(given)); }
 
 void apply_frame_indices(Draft& draft, const Given& given) {
-  const bool list = given.value.is_array();
-  std::vector<Json> indices = list ? given.value.items() : std::vector<Json>{given.value};
-  if (indices.size() > 2) refuse_value(given, "0, -1 or [0, -1]");
-  // The pictures are in order already; only a lone last frame or a swapped pair has to move.
-  for (const Json& index : indices) frame_index(given, index);
-  const auto wants_last = [&](size_t i) { return indices[i].as_int() == -1; };
-  if (indices.size() == 1 && wants_last(0) && draft.first && !draft.last) {
-    draft.last = std::move(draft.first);
-    draft.first.reset();
-    draft.spelled["last_frame"] = draft.last->field;
-  } else if (indices.size() == 2 && wants_last(0) && !wants_last(1)) {
-    std::swap(draft.first, draft.last);
+  if (is_nothing(given)) return;
+  draft.indices_field = given.name;
+  for (const Json& item : list_of(given)) {
+    const bool digits = given.text && item.is_string();
+    draft.frame_indices.push_back(frame_index(given, digits ? Json(whole_of(given, "0 or -1")) : item));
   }
+}
+
+// When all pictures are there, whatever the order of the fields. They are in order already; only a lone last frame or a
+// swapped pair has to move.
+void settle_frame_indices(Draft& draft) {
+  const std::vector<int64_t>& indices = draft.frame_indices;
+  if (indices.empty()) return;
+  const size_t pictures = size_t{draft.first.has_value()} + size_t{draft.last.has_value()};
+  const bool twice = indices.size() == 2 && indices[0] == indices[1];
+  if (indices.size() != pictures || twice || (pictures == 1 && indices[0] == 0 && draft.last)) {
+    Json list = Json::array();
+    for (const int64_t index : indices) list.push(index);
+    refuse_value({draft.indices_field, std::move(list), nullptr, false},
+                 "one for each picture of input_references, 0 for the first frame and -1 for the last",
+                 strf("%zu keyframes are given%s", pictures, draft.last && !draft.first ? ", the last one" : ""));
+  }
+  if (indices[0] == 0) return;
+  if (pictures == 2 || draft.first) std::swap(draft.first, draft.last);
+  draft.spelled["last_frame"] = draft.last->field;
+  if (draft.first) draft.spelled["first_frame"] = draft.first->field;
 }
 
 void apply_size(Draft& draft, const Given& given) {

@@ -11,10 +11,17 @@
 namespace h3::server {
 namespace {
 
-constexpr size_t kMostMediaBytes = size_t{32} << 20;  // of a picture or a sound
-constexpr size_t kMostClipBytes = size_t{128} << 20;  // of a clip
+[[noreturn]] void refuse_bytes(const MediaSource& source, size_t bytes, size_t most_bytes) {
+  throw ApiError{400,
+                 "invalid_media",
+                 source.field + strf(": it has %zu bytes, give a file of 1 to %zu", bytes, most_bytes),
+                 source.field,
+                 std::to_string(bytes),
+                 strf("1 to %zu bytes", most_bytes),
+                 0};
+}
 
-std::string load(const App& app, const MediaSource& source, size_t most_bytes = kMostMediaBytes) {
+std::string load(const App& app, const MediaSource& source, size_t most_bytes = kMostFileBytes) {
   const auto refuse = [&](int status, const char* code, const std::string& reason,
                           const std::string& allowed) -> ApiError {
     return {status, code, source.field + ": " + reason, source.field, source.content.substr(0, 200), allowed, 0};
@@ -42,15 +49,7 @@ std::string load(const App& app, const MediaSource& source, size_t most_bytes = 
       break;
     }
   }
-  if (bytes.empty() || bytes.size() > most_bytes) {
-    throw ApiError{400,
-                   "invalid_media",
-                   source.field + strf(": it has %zu bytes, give a file of 1 to %zu", bytes.size(), most_bytes),
-                   source.field,
-                   std::to_string(bytes.size()),
-                   strf("1 to %zu bytes", most_bytes),
-                   0};
-  }
+  if (bytes.empty() || bytes.size() > most_bytes) refuse_bytes(source, bytes.size(), most_bytes);
   return bytes;
 }
 
@@ -116,16 +115,19 @@ Reference::Kind kind_of(const std::string& ending, const std::string& path, cons
   }
 }
 
-// Counts, before anything is fetched or stored.
+// Counts, before anything is fetched or stored. Where only the bytes tell what a file is, that is how many there are in
+// all; resolve() counts each kind.
 void check_counts(const App& app, const Draft& draft) {
+  ReferenceLimits limits = app.facts.references;
   std::vector<Reference> list;
   for (const ReferenceSource& source : draft.references) {
     Reference reference;
     reference.kind = source.kind.value_or(Reference::Kind::image);
     reference.path = shown_name(source.media);
     list.push_back(std::move(reference));
+    if (!source.kind) limits.images = static_cast<int>(draft.references.size());
   }
-  check_reference_list(list, app.facts.references);
+  check_reference_list(list, limits);
 }
 
 void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
@@ -142,12 +144,15 @@ void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
   for (size_t i = 0; i < draft.references.size(); ++i) {
     const ReferenceSource& source = draft.references[i];
     const bool clip = source.kind.value_or(Reference::Kind::video) == Reference::Kind::video;
-    const std::string bytes = load(app, source.media, clip ? kMostClipBytes : kMostMediaBytes);
+    const std::string bytes = load(app, source.media, clip ? kMostClipBytes : kMostFileBytes);
     const std::string field = strf("reference_%zu", i + 1);
     Reference reference;
     reference.path = app.book.input(store(app, bytes, field, job, hold));
     reference.name = shown_name(source.media);
     reference.kind = source.kind ? *source.kind : kind_of(ending_of(bytes), reference.path, source.media);
+    if (reference.kind != Reference::Kind::video && bytes.size() > kMostFileBytes) {
+      refuse_bytes(source.media, bytes.size(), kMostFileBytes);
+    }
     reference.silent = source.silent;
     if (source.sound) {
       reference.sound =
@@ -157,6 +162,7 @@ void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
     draft.request.references.push_back(std::move(reference));
   }
   draft.request.measure_only = true;
+  draft.request.decoding = &app.decoding;
 }
 
 void check_prompt(const Draft& draft) {
@@ -286,6 +292,14 @@ void describe(const Resolved& resolved, Job& job) {
 
 }  // namespace
 
+ModelFacts facts_of(const App& app) {
+  ModelFacts facts = app.facts;
+  const Json model = app.dispatcher.state().model;
+  // Files alone cannot tell what the worker's device computes. Before it is ready, a job may wait for what it says.
+  if (const Json* const fp8 = model.is_object() ? model.find("fp8") : nullptr) facts.fp8 = facts.fp8 && fp8->as_bool();
+  return facts;
+}
+
 Intake take_in(App& app, const HttpRequest& request, bool text_only) {
   Draft draft = draft_of(parse_body(request.header("content-type"), request.body));
   Intake intake;
@@ -326,16 +340,14 @@ Intake take_in(App& app, const HttpRequest& request, bool text_only) {
         ending == "webm" || ending == "avi" || ending == "mp4" ? ending : standard.substr(standard.find('.') + 1);
   }
   try {
-    ModelFacts facts = text_only ? text_facts(app.facts) : app.facts;
+    ModelFacts facts = text_only ? text_facts(facts_of(app)) : facts_of(app);
     // The encoder may be elsewhere; whether it answers is known when the job runs.
     if (app.conditioner.enabled()) facts.conditioner = facts.tokenizer = facts.vision = true;
-    // Clips are decoded here, one request at a time: each holds frames of up to 64 megapixels meanwhile.
-    std::unique_lock<std::mutex> lock(app.decoding, std::defer_lock);
-    if (!draft.references.empty()) lock.lock();
     intake.resolved = resolve(draft.request, facts);
   } catch (const Error& error) {
     throw to_api_error(error, draft.spelled);
   }
+  intake.resolved.request.decoding = nullptr;
   describe(intake.resolved, job);
   job.fingerprint = fingerprint_of(draft, job);
   intake.held = std::move(hold.files);

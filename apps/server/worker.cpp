@@ -31,7 +31,8 @@ Json facts_json(const ModelFacts& facts) {
                        {"width", facts.width},
                        {"height", facts.height},
                        {"frames", facts.frames},
-                       {"evaluations", facts.evaluations}});
+                       {"evaluations", facts.evaluations},
+                       {"fp8", facts.fp8}});
 }
 
 class Worker {
@@ -69,16 +70,23 @@ class Worker {
     return session;
   }
 
-  // Once, before the first job: a few seconds on a machine that was never measured, then from the cache. A keyframe
-  // brings in the encoders' kinds of work.
+  // Once, before the first job: a few seconds on a machine that was never measured, then from the cache. A picture
+  // brings in the encoders' kinds of work: a keyframe, or a reference where the model takes nothing else.
   void tell_machine(Session& session) {
     Request request;
     request.prompt = "a red ball bounces";
-    if (session.facts().vision && session.facts().video_encoder) {
+    const ModelFacts& facts = session.facts();
+    if (facts.vision && facts.video_encoder) {
+      const int side = std::max(kMinSide, facts.references.least_side);
       auto picture = std::make_shared<Image>();
-      picture->width = picture->height = 32;
-      picture->rgb.resize(32 * 32 * 3);
-      request.first_picture = std::move(picture);
+      picture->width = picture->height = side;
+      picture->rgb.resize(static_cast<size_t>(side) * static_cast<size_t>(side) * 3);
+      if (facts.dit) {
+        request.first_picture = std::move(picture);
+      } else {
+        request.references.emplace_back().picture = std::move(picture);
+        request.ref_image_size = "match";
+      }
     }
     try {
       const PlanMachine machine = session.machine(session.resolve(request));

@@ -37,6 +37,8 @@ class Loader {
       input.path = reference.path.empty() ? field_ : reference.path;
       input.name = reference.name.empty() ? input.path : reference.name;
       name_ = input.name.c_str();
+      std::unique_lock<std::mutex> turn;
+      if (request_.decoding != nullptr) turn = std::unique_lock(*request_.decoding);
       switch (reference.kind) {
         case Reference::Kind::image: load_image(reference, input); break;
         case Reference::Kind::video: load_video(reference, input); break;

@@ -291,4 +291,25 @@ const char* name_of(Reference::Kind kind) {
   return kind == Reference::Kind::video ? "video" : kind == Reference::Kind::audio ? "audio" : "image";
 }
 
+std::span<const char* const> dump_stages() {
+  static constexpr const char* kStages[] = {"text",     "keyframes", "noise",  "latents",
+                                            "velocity", "final",     "frames", "audio"};
+  return kStages;
+}
+
+Json Resolved::to_json() const {
+  Json values = Json::object();
+  for (const Choice& choice : choices) {
+    values.set(choice.field, Json::object({{"value", choice.value}, {"from", choice.from}}));
+  }
+  values.set("latent_frames", latent_frames).set("latent_width", latent_width).set("latent_height", latent_height);
+  values.set("audio_latents", audio_latents).set("output_frames", output_frames);
+  values.set("output_samples", output_samples);
+  if (prompt_tokens >= 0) values.set("prompt_tokens", prompt_tokens);
+  Json table = Json::array();
+  for (const std::string& line : reference_table(*this)) table.push(line);
+  if (!references.empty()) values.set("references", std::move(table));
+  return values;
+}
+
 }  // namespace h3

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -87,6 +88,8 @@ struct Request {
   std::map<std::string, std::string> origin;
   // References are read, checked and described, and their pictures are not kept: for a request that runs elsewhere.
   bool measure_only = false;
+  // Held while the file of one reference is decoded: callers on many threads decode one at a time. null = no limit.
+  std::mutex* decoding = nullptr;
 
   Json to_json() const;  // only what is set
   // Error(usage) for unknown keys (with the nearest known one) and for values of the wrong type.

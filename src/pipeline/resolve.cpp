@@ -93,6 +93,7 @@ class Resolver {
   void precision();
   void files();
   void fit_keyframes();
+  void idle_fields();
   void references();
   void check_tags();
   void lint();
@@ -477,8 +478,25 @@ void Resolver::fit_keyframes() {
   }
 }
 
+// Fields that only references or keyframes give a meaning. Settings for every run (a configuration file, the
+// environment) may stand there for the runs that have some.
+void Resolver::idle_fields() {
+  const auto asked_here = [&](const char* field) { return given(field) == "given"; };
+  const auto refuse = [&](const char* field) {
+    fail(Code::usage, "%s: it is given without a reference, add one or leave it out", field);
+  };
+  if (asked_.references.empty()) {
+    if (!asked_.ref_image_size.empty() && asked_here("ref_image_size")) refuse("ref_image_size");
+    if (asked_.ref_silent.value_or(false) && asked_here("ref_silent")) refuse("ref_silent");
+  }
+  if (!asked_.fit.empty() && out_.keyframes.empty() && asked_here("fit")) {
+    out_.warnings.push_back("fit: not used, no keyframe is given");
+  }
+}
+
 // After everything that needs no reading of large files.
 void Resolver::references() {
+  idle_fields();
   if (!asked_.ref_image_size.empty()) one_of("ref_image_size", asked_.ref_image_size, {"official", "match", "max"});
   if (asked_.ref_silent.value_or(false)) {
     for (const Reference& reference : asked_.references) {
@@ -569,26 +587,5 @@ ModelFacts text_facts(ModelFacts facts) {
 }
 
 Resolved resolve(const Request& request, const ModelFacts& facts) { return Resolver(request, facts).run(); }
-
-std::span<const char* const> dump_stages() {
-  static constexpr const char* kStages[] = {"text",     "keyframes", "noise",  "latents",
-                                            "velocity", "final",     "frames", "audio"};
-  return kStages;
-}
-
-Json Resolved::to_json() const {
-  Json values = Json::object();
-  for (const Choice& choice : choices) {
-    values.set(choice.field, Json::object({{"value", choice.value}, {"from", choice.from}}));
-  }
-  values.set("latent_frames", latent_frames).set("latent_width", latent_width).set("latent_height", latent_height);
-  values.set("audio_latents", audio_latents).set("output_frames", output_frames);
-  values.set("output_samples", output_samples);
-  if (prompt_tokens >= 0) values.set("prompt_tokens", prompt_tokens);
-  Json table = Json::array();
-  for (const std::string& line : reference_table(*this)) table.push(line);
-  if (!references.empty()) values.set("references", std::move(table));
-  return values;
-}
 
 }  // namespace h3

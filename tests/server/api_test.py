@@ -245,12 +245,36 @@ class Fields(ServerTest):
         self.assertEqual(job["status"], "completed", job)
         self.assertEqual(self.server.get(job["inputs"]["first_frame"]).body, ppm)
 
+    def test_frame_indices(self):
+        with open(PICTURE, "rb") as file:
+            plain = base64.b64encode(file.read()).decode()
+        one, two = {"input_references": [plain]}, {"input_references": [plain, plain]}
+        for fields, places in (({**one, "frame_indices": [-1]}, "last"), ({**one, "frame_indices": 0}, "first"), ({**two, "frame_indices": [-1, 0]}, "both"),
+                               ({"frame_indices": [-1], **one}, "last")):
+            found = self.resolved(**fields)["resolved"]
+            self.assertEqual(("first_frame.fit" in found, "last_frame.fit" in found), (places != "last", places != "first"), fields)
+        body, headers = multipart([("prompt", "x"), ("frame_indices", "-1"), ("input_references", plain)])
+        self.assertIn("last_frame.fit", self.server.post("/v1/videos/estimate", body, headers=headers).json["resolved"])
+        for fields in ({"frame_indices": [0]}, {**one, "frame_indices": [0, -1]}, {**two, "frame_indices": [-1]}, {**two, "frame_indices": [0, 0]},
+                       {"last_frame_image": plain, "frame_indices": [0]}):
+            self.wrong("frame_indices", **fields)
+        self.assertEqual(self.resolved(frame_indices=[])["resolved"]["task"], "t2va")
+
+    def test_forms_are_echoed_with_their_types(self):
+        fields = {"prompt": "a red ball", "strict": "true", "audio": "false", "exact": "1", "num_frames": "22", "flow_shift": "9.5", "fps": "24", "seed": "5"}
+        body, headers = multipart(list(fields.items()))
+        job = self.server.post("/v1/videos", body, headers=headers).json
+        self.server.request("DELETE", "/v1/videos/" + job["id"])
+        self.assertEqual(job["request"], {"prompt": "a red ball", "strict": True, "audio": False, "exact": True, "num_frames": 22, "flow_shift": 9.5,
+                                          "fps": 24, "seed": "5"})
+
     def test_neutral_fields(self):
         self.assertEqual(self.resolved(guidance_scale=1, negative_prompt="", fps=24, lora=[], ref_images=[])["warnings"], [])
         warned = self.resolved(guidance_scale=7.5, negative_prompt="blurry", enable_upscaling=True)["warnings"]
         for name in ("guidance_scale", "negative_prompt", "enable_upscaling"):
             self.assertTrue(any(w.startswith(name) for w in warned), warned)
             self.wrong(name, strict=True, **{name: {"guidance_scale": 7.5, "negative_prompt": "blurry"}.get(name, True)})
+        self.assertIn("fit: not used, no keyframe is given", self.resolved(fit="cover")["warnings"])
         for name, value in (("lora", [{"path": "x"}]), ("n", 2), ("source_audio", "x"),
                             ("video_noise_mask", [0]), ("preset", "quick")):
             self.wrong(name, **{name: value})

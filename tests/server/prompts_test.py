@@ -34,6 +34,15 @@ class Lint(ServerTest):
         estimate = self.server.post("/v1/videos/estimate", body, headers=headers).json
         self.assertEqual(estimate["prompt_tokens"], one["tokens"])
 
+    def test_fields_are_read_as_in_a_request(self):
+        want = self.lint("a red ball", size="512x288", keyframes=1)
+        for size in ("512*288", "512X288"):
+            self.assertEqual(self.lint("a red ball", size=size, keyframes=1), want)
+        most = self.server.get("/v1/models").json["data"][0]["limits"]["references"]["total"]
+        self.assertNotIn("unknown_tag", self.codes("see <Picture %d>" % most, pictures=most))
+        error = self.refused(self.server.post("/v1/lint", {"prompt": "x", "pictures": most + 1}), 400, "invalid_value", "pictures")
+        self.assertIn(str(most), error["allowed"])
+
     def test_hints(self):
         found = self.codes("He says \"one two three four five six\" <|scene|> At 00:09.000 <Picture 3>", seconds=2, keyframes=1)
         self.assertIn("<|cutoff|>", found["unknown_token"]["message"])

@@ -24,6 +24,25 @@ def wav(path, seconds, channels=1, rate=16000):
         file.writeframes(tone.tobytes())
 
 
+def store_as_fp8(path, name):
+    """Writes one tensor of a safetensors file as zeros in fp8."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header, data = json.loads(file.read(size)), file.read()
+    out, entries = b"", {key: value for key, value in header.items() if key != "__metadata__"}
+    for key, entry in entries.items():
+        start, end = entry["data_offsets"]
+        piece = data[start:end]
+        if key == name:
+            entry["dtype"], piece = "F8_E4M3", bytes(math.prod(entry["shape"]))
+        entry["data_offsets"] = [len(out), len(out) + len(piece)]
+        out += piece
+    assert name in entries
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + out)
+
+
 def make_media(folder, server):
     """Four pictures, a sound, and a clip with sound, which the model makes itself."""
     for i in range(4):
@@ -153,11 +172,37 @@ class Ways(ReferencesTest):
                        {"task": "ref2va", "input_reference": "p0.ppm"}, {"task": "ref2va", "input_references": ["p0.ppm"]}):
             reply = self.estimate(**fields)
             self.assertEqual(([r["tag"] for r in reply["references"]], reply["resolved"]["task"]), (["<Picture 1>"], "ref2va"), fields)
-        self.assertEqual(self.estimate(ref_images=[], ref_videos=[], ref_audios=None, image_reference={})["references"], [])
+        self.assertEqual(self.estimate(ref_images=[], ref_videos=[], ref_audios=None, image_reference={}, ref_image_size=None)["references"], [])
         size = {rule: self.estimate(ref_images=["p0.ppm"], ref_image_size=rule)["references"][0]["is"] for rule in ("official", "match", "max")}
         self.assertEqual(size, {"official": "40x32 -> 160x128", "match": "40x32 -> 32x32", "max": "40x32 -> 32x32"})
         self.assertEqual(self.estimate(ref_images=["p0.ppm"], ref_image_size=None, reference_resize_mode="diffusers")["references"][0]["is"], size["official"])
         self.wrong("ref_image_size", ref_images=["p0.ppm"], ref_image_size="huge")
+
+    def test_no_field_is_ignored(self):
+        self.assertIn("without a reference", self.wrong("ref_image_size", ref_image_size="match")["message"])
+        self.wrong("reference_resize_mode", ref_image_size=None, reference_resize_mode="official")
+        self.wrong("ref_silent", ref_image_size=None, ref_silent=True)
+        self.assertEqual(self.estimate(ref_image_size=None, ref_silent=False, prompt="x")["warnings"], [])
+
+    def test_kinds_that_the_bytes_tell(self):
+        """Of files without a kind only the number in all is known before they are read."""
+        files = ["p%d.ppm" % (i % 4) for i in range(9)] + ["v.mp4"]
+        found = self.estimate(task="ref2va", input_references=files)["references"]
+        self.assertEqual([r["type"] for r in found], ["image"] * 9 + ["video"])
+        error = self.wrong("input_references", task="ref2va", input_references=files + ["s.wav"] * 3)
+        self.assertIn("13 references are given", error["value"])
+        error = self.wrong("input_references", task="ref2va", input_references=["p0.ppm"] * 10)
+        self.assertIn("10 images are given", error["value"])
+
+    def test_parts_may_be_called_like_fields(self):
+        conditions = [{"type": "image", "role": "reference", "uri": "attachment:image"},
+                      {"type": "audio", "role": "reference", "uri": "attachment:prompt", "name": "s.wav"}]
+        parts = [("conditions", json.dumps(conditions)), ("image", ("p0.ppm", self.bytes("p0.ppm"), "")), ("prompt", ("s.wav", self.bytes("s.wav"), ""))]
+        body, headers = multipart(list(CLIP.items()) + parts)
+        reply = self.server.post("/v1/videos/estimate", body, headers=headers)
+        self.assertEqual(reply.status, 200, reply.body)
+        self.assertEqual([(r["tag"], r["sound_tag"], r["name"]) for r in reply.json["references"]],
+                         [("<Picture 1>", None, "p0.ppm"), (None, "<Audio 1>", "s.wav")])
 
     def test_longer_sequences_take_longer(self):
         plain = self.server.finished(self.server.submit(size="64x64", num_frames=22))
@@ -205,6 +250,22 @@ class Refusals(ReferencesTest):
         self.wrong("ref_images[0]", status=403, code="urls_not_allowed", ref_images=["http://127.0.0.1/a.png"])
         self.wrong("input_references", "invalid_media", task="ref2va", input_references=base64.b64encode(b"RIFFnothing at all").decode())
 
+    def test_sizes_of_files_are_those_of_the_documentation(self):
+        limits = self.server.get("/v1/models").json["data"][0]["limits"]
+        with open(os.path.join(SOURCE, "docs/http.md")) as file:
+            text = " ".join(file.read().split())
+        self.assertIn("A picture or a sound has at most %d MiB; a clip, and a file that gives a clip its sound, %d MiB. `--max-body` limits the "
+                      "whole body: %d MiB" % tuple(limits[key] >> 20 for key in ("max_file_bytes", "max_clip_bytes", "max_body_bytes")), text)
+        with open(os.path.join(self.media, "large.wav"), "wb") as file:
+            file.write(self.bytes("s.wav"))
+            file.truncate(limits["max_file_bytes"] + 1)
+        for param, code, fields in (("ref_audios[0]", "invalid_path", {"ref_images": ["p0.ppm"], "ref_audios": ["large.wav"]}),
+                                    ("input_references[1]", "invalid_media", {"task": "ref2va", "input_references": ["p0.ppm", "large.wav"]})):
+            self.assertIn(str(limits["max_file_bytes"]), self.wrong(param, code, **fields)["message"])
+        with open(os.path.join(self.media, "large.mp4"), "wb") as file:
+            file.truncate(limits["max_clip_bytes"] + 1)
+        self.assertIn(str(limits["max_clip_bytes"]), self.wrong("ref_videos[0]", "invalid_path", ref_videos=["large.mp4"])["message"])
+
     def test_shapes(self):
         image = {"type": "image", "role": "reference", "uri": "p0.ppm"}
         self.wrong("conditions[0].extra", "unknown_field", conditions=[{**image, "extra": 1}])
@@ -229,7 +290,7 @@ class Refusals(ReferencesTest):
         for text in ("<Picture 2> names nothing, the last one is <Picture 1>", "<Video 1> names nothing", "does not mention <Audio 1> (s.wav)"):
             self.assertTrue(any(text in warning for warning in warned), (text, warned))
         self.assertIn("strict", self.wrong("prompt", prompt="cat", strict=True, ref_images=["p0.ppm"])["message"])
-        self.assertIn("<Video 1>", self.wrong("prompt", prompt="<Video 1>", strict=True)["message"])
+        self.assertIn("<Video 1>", self.wrong("prompt", prompt="<Video 1>", strict=True, ref_image_size=None)["message"])
         self.assertEqual(self.estimate(prompt="<Picture 1>", strict=True, ref_images=["p0.ppm"])["warnings"], [])
 
     def test_nothing_stays_of_what_was_refused(self):
@@ -286,8 +347,24 @@ class Halves(ReferencesTest):
                 error = self.refused(server.post("/v1/videos", {**SMALL, **fields}), 400, "invalid_value")
                 self.assertIn(right, error["message"])
                 self.assertEqual(server.get("/v1/models").json["data"][0]["tasks"], tasks)
+                # The worker measured its machine with what this half can do.
+                possible = {**SMALL, **(self.REFERENCE if half == "ref2va" else {})}
+                server.until(lambda: "fits" in server.post("/v1/videos/estimate", possible).json, 60, "a plan")
             finally:
                 server.close()
+
+    def test_fp8_is_for_devices_that_have_it(self):
+        """A transformer stored in fp8: the files allow --precision fp8, the worker's processor does not."""
+        folder = os.path.join(self.folder, "fp8")
+        shutil.copytree(self.toy, folder)
+        store_as_fp8(os.path.join(folder, "transformer/diffusion_pytorch_model.safetensors"), "token_refiner.refiner_blocks.0.ff.net.2.weight")
+        server = Server(folder)
+        try:
+            self.assertEqual(server.get("/v1/models").json["data"][0]["precisions"], ["f32", "bf16", "int8"])
+            error = self.refused(server.post("/v1/videos", {**SMALL, "precision": "fp8"}), 400, "invalid_value", "precision")
+            self.assertIn("NVIDIA card", error["message"])
+        finally:
+            server.close()
 
 
 class Lives(ReferencesTest):

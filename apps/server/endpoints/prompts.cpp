@@ -25,11 +25,9 @@ int number_up_to(const Given& given, int most) {
 }
 
 void read_size(const Given& given, Asked& asked) {
-  int width = 0, height = 0, end = 0;
-  const std::string text = text_of(given);
-  const bool pair = std::sscanf(text.c_str(), "%5dx%5d%n", &width, &height, &end) == 2;
+  int width = 0, height = 0;
   const auto side = [](int value) { return value >= kMinSide && value <= kMaxSide; };
-  if (!pair || text[static_cast<size_t>(end)] != '\0' || !side(width) || !side(height)) {
+  if (!parse_size(text_of(given), width, height) || !side(width) || !side(height)) {
     refuse_value(given, strf("WIDTHxHEIGHT of %d to %d", kMinSide, kMaxSide));
   }
   asked.width = width;
@@ -37,7 +35,7 @@ void read_size(const Given& given, Asked& asked) {
 }
 
 Asked read(const ModelFacts& facts, const HttpRequest& request) {
-  constexpr int kMostReferences = 12;
+  const int most = facts.references.total;
   Asked asked;
   asked.width = facts.width;
   asked.height = facts.height;
@@ -57,11 +55,11 @@ Asked read(const ModelFacts& facts, const HttpRequest& request) {
     } else if (given.name == "keyframes") {
       asked.keyframes = number_up_to(given, 2);
     } else if (given.name == "pictures") {
-      asked.references.pictures = number_up_to(given, kMostReferences);
+      asked.references.pictures = number_up_to(given, most);
     } else if (given.name == "videos") {
-      asked.references.videos = number_up_to(given, kMostReferences);
+      asked.references.videos = number_up_to(given, most);
     } else if (given.name == "audios") {
-      asked.references.sounds = number_up_to(given, kMostReferences);
+      asked.references.sounds = number_up_to(given, most);
     } else {
       throw ApiError{400,
                      "unknown_field",

@@ -66,7 +66,7 @@ Json turbos(const App& app) {
 }
 
 Json model_json(const App& app) {
-  const ModelFacts& facts = app.facts;
+  const ModelFacts facts = facts_of(app);
   const WorkerState worker = app.dispatcher.state();
   Json tasks = Json::array();
   const bool sees = facts.vision && facts.video_encoder;
@@ -94,6 +94,8 @@ Json model_json(const App& app) {
                                    {"trained_frames_min", facts.trained_frames_min},
                                    {"trained_frames_max", facts.trained_frames_max},
                                    {"max_body_bytes", static_cast<int64_t>(app.options.http.body_bytes)},
+                                   {"max_file_bytes", static_cast<int64_t>(kMostFileBytes)},
+                                   {"max_clip_bytes", static_cast<int64_t>(kMostClipBytes)},
                                    {"references", reference_limits(facts.references)}}));
   json.set("canvases", canvases(facts)).set("lengths", lengths(facts)).set("fps", 24);
   Json presets = Json::array();
@@ -101,6 +103,9 @@ Json model_json(const App& app) {
     if (preset != "turbo" || !facts.turbo_files.empty()) presets.push(preset);
   }
   json.set("presets", std::move(presets)).set("turbos", turbos(app));
+  Json precisions = Json::array({"f32", "bf16", "int8"});
+  if (facts.fp8) precisions.push("fp8");
+  json.set("precisions", std::move(precisions));
   json.set("output_formats", clip_extensions()).set("rewriter", app.rewriter.enabled());
   return json;
 }

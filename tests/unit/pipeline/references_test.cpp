@@ -1,6 +1,11 @@
 // References in memory: sizes, rates, order, limits, tags. Files of every kind: tests/cli/references_test.cpp.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
 #include "base/error.h"
 #include "model/dit/layout.h"
 #include "pipeline/conditions.h"
@@ -200,6 +205,36 @@ TEST(References, SoundCanBeLeftOut) {
   request.ref_silent.reset();
   request.references[0].silent = true;
   expect_refused(request, {"b.mp4", "silent", "voice.wav"});
+}
+
+TEST(References, WhatOnlyTheyGiveAMeaningIsRefusedWithoutThem) {
+  Request request = asked({});
+  request.ref_image_size = "match";
+  expect_refused(request, {"ref_image_size", "without a reference"});
+  request.origin["ref_image_size"] = "environment H3_REF_IMAGE_SIZE";  // for the runs that have some
+  EXPECT_EQ(resolve(request, {}).task, Task::t2va);
+  request.ref_silent = false;
+  EXPECT_EQ(resolve(request, {}).task, Task::t2va);
+  request.ref_silent = true;
+  expect_refused(request, {"ref_silent", "without a reference"});
+}
+
+TEST(References, OneFileIsDecodedAtATime) {
+  std::mutex decoding;
+  Request request = asked({image(512, 512), video(48, 24)});
+  request.decoding = &decoding;
+  std::unique_lock<std::mutex> busy(decoding);
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    resolve(request, {});
+    done = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_FALSE(done);
+  busy.unlock();
+  other.join();
+  EXPECT_TRUE(decoding.try_lock());  // given back between the files and at the end
+  decoding.unlock();
 }
 
 TEST(References, TheModelMustHaveTheOtherTransformer) {
