@@ -387,6 +387,15 @@ void add_float8_sums(const View& magnitude, Slack& slack) {
   }
 }
 
+void add_rounded_product(const View& want, const View& alone, DType type, Slack& slack) {
+  const double u = 2 * unit_roundoff(type) + 4 * kUnit;
+  size_t i = 0;
+  for (int64_t row = 0; row < rows::row_count(want); ++row) {
+    const std::vector<double> y = row_of(want, row), p = row_of(alone, row);
+    for (size_t e = 0; e < y.size(); ++e, ++i) slack[i] += u * std::fabs(p[e]) + 4 * kUnit * std::fabs(y[e]);
+  }
+}
+
 void add_int8_activations(const View& x, const std::vector<double>& l1, const std::vector<double>& l2, Slack& slack) {
   const size_t out = l1.size();
   for (int64_t row = 0; row < rows::row_count(x); ++row) {

@@ -55,6 +55,8 @@ void add_rounded_weights(const View& x, const View& magnitude, Slack& slack);
 // What sums of products of eight-bit floats add to y: they are aligned to the largest of a few dozen products and cut
 // to 13 bits behind its first before f32 takes over. Magnitude as for dot.
 void add_float8_sums(const View& magnitude, Slack& slack);
+// What linear_onto adds: y holds what was there and the product `alone`, which may be rounded first. want: y after.
+void add_rounded_product(const View& want, const View& alone, DType type, Slack& slack);
 // What quantising the rows of x to int8 adds to y = x W^T; l1 and l2 are the norms of the rows of W, [out].
 void add_int8_activations(const View& x, const std::vector<double>& l1, const std::vector<double>& l2, Slack& slack);
 

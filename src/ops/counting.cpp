@@ -121,6 +121,8 @@ class Counter final : public CountingOps {
   void scatter_add_rows(const View&, const View&, const View&) override {}
   void linear(const Linear&, const View&, const View&) override {}
   void linear_add(const Linear&, float, const View&, const View&) override {}
+  void linear_scaled(const Linear&, float, const View&, const View&) override {}
+  void linear_onto(const Linear&, const View&, const View&) override {}
   void rms_norm(const View&, const View&, float, NormRounding, const View&) override {}
   void layer_norm(const View&, const View&, const View&, float, const View&) override {}
   void norm_modulate(const View&, const View&, float, const Modulation&, const View&) override {}

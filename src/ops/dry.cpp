@@ -175,6 +175,8 @@ class Dry final : public DryOps {
   void scatter_add_rows(const View& src, const View&, const View&) override { move(src, src); }
   void linear(const Linear& weight, const View& x, const View& y) override;
   void linear_add(const Linear& weight, float, const View& x, const View& y) override { linear(weight, x, y); }
+  void linear_scaled(const Linear& weight, float, const View& x, const View& y) override { linear(weight, x, y); }
+  void linear_onto(const Linear& weight, const View& x, const View& y) override { linear(weight, x, y); }
   void rms_norm(const View&, const View&, float, NormRounding, const View& y) override { rows(y, 1); }
   void layer_norm(const View&, const View&, const View&, float, const View& y) override { rows(y, 1); }
   void norm_modulate(const View&, const View&, float, const Modulation&, const View& h) override { rows(h, 1); }

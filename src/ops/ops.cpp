@@ -25,6 +25,11 @@ int64_t Ops::linear_bytes(const MatrixSource& weight, Compute compute) const {
   return 2 * values;
 }
 
+void Ops::linear_scaled(const Linear& weight, float scale, const View& x, const View& y) {
+  fill(y, 0);
+  linear_add(weight, scale, x, y);
+}
+
 void Ops::gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
                     const View& h) {
   gated_add(x, y, gate);

@@ -210,6 +210,16 @@ class Ops {
   // y = round_T(y + scale * (x W^T)), the product in f32: the second half of a low-rank branch. No bias; x and y of one
   // type, f32 or bf16; compute f32 or bf16. Shapes as in linear.
   virtual void linear_add(const Linear& weight, float scale, const View& x, const View& y) = 0;
+  // y = round_T(scale * (x W^T)); otherwise as linear_add.
+  virtual void linear_scaled(const Linear& weight, float scale, const View& x, const View& y);
+  // y = round_T(y + (x W^T + bias)), any compute, shapes and types as in linear: the base of low-rank branches that lie
+  // in y already. A back end may round the part in brackets to T first.
+  virtual void linear_onto(const Linear& weight, const View& x, const View& y) = 0;
+  // A hint before gate_norm or swiglu: linear(reader, ..) reads the rows that the call writes, or consecutive parts of
+  // them, before they change; `alone`: nothing else does, and until then they may hold anything. So the reader's form
+  // of the rows (float8_activations) can be made in the same pass. What linear gives is the same. One call of each op
+  // waits for its reader at a time.
+  virtual void feeds(const Linear& reader, bool alone) { (void)reader, (void)alone; }
 
   // ---- norm ---------------------------------------------------------------------------------------------------------
   // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed. In
@@ -263,6 +273,10 @@ class Ops {
   //   softmax in base 2 over exact keys (weight p) and summaries (weight p * length, value round_T(p) * vc[n])
   // The default body runs on the host's pool and reads every exact key as attention does.
   virtual void sparse_attention(const SparseAttentionArgs& args);
+  // Device memory that such a call takes besides its operands. For plans.
+  virtual int64_t sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const {
+    return (void)rows, (void)heads, (void)head_dim, (void)type, 0;
+  }
 
   // ---- convolutions (channels first; see vae.md) -------------------------------------------------------------------
   // conv1d and transposed1d: x [I, L] -> y [O, L']. conv3d: x [I, T, H, W] -> y [O, T', H', W'].

@@ -8,53 +8,11 @@
 #include "base/error.h"
 #include "codec/float8_row.h"
 #include "ops/contract.h"
+#include "ops/mirror.h"
 #include "tensor/rows.h"
 
 namespace h3 {
 namespace {
-
-// The bytes from the first to the last element of a view, those between its rows included.
-View span_of(const View& view) {
-  int64_t last = 0;
-  for (int i = 0; i < view.rank; ++i) last += (view.dim[i] - 1) * view.stride[i];
-  const int64_t bytes = view.elements() == 0 ? 0 : (last + 1) * size_of(view.type);
-  return make_view(*view.device, view.data, DType::u8, {bytes});
-}
-
-bool overlap(const View& a, const View& b) {
-  return a.device == b.device && a.data < b.data + b.bytes() && b.data < a.data + a.bytes();
-}
-
-// A copy of a view on the host, with the same strides.
-struct Mirror {
-  View original;
-  Tensor bytes;
-  View view;
-
-  Mirror(Device& host_device, const View& of) : original(of) {
-    if (of.empty()) return;
-    const View span = span_of(of);
-    bytes = Tensor(host_device, DType::u8, {span.bytes()}, "shadow copy");
-    refresh();
-    view = of;
-    view.device = &host_device;
-    view.data = bytes.view.data;
-  }
-  void refresh() {
-    const View span = span_of(original);
-    if (span.bytes() > 0) original.device->download(span, bytes.view.data);
-  }
-};
-
-void copy_elements(const View& from, const View& to) {
-  const int64_t size = size_of(from.type), length = rows::row_length(from);
-  const int64_t step = from.rank == 0 ? size : from.stride[from.rank - 1] * size;
-  for (int64_t row = 0; row < rows::row_count(from); ++row) {
-    const std::byte* a = rows::row_address(from, row);
-    std::byte* b = rows::row_address(to, row);
-    for (int64_t i = 0; i < length; ++i) std::memcpy(b + i * step, a + i * step, static_cast<size_t>(size));
-  }
-}
 
 struct ShadowLinear final : Linear {
   std::unique_ptr<Linear> fast, oracle, magnitude;
@@ -128,6 +86,13 @@ class ShadowOps final : public Ops {
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
   void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_scaled(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_onto(const Linear& weight, const View& x, const View& y) override;
+  void product(const Linear& weight, const View& x, const View& y, bool onto);
+  // The rows are compared too, so they are not the reader's alone.
+  void feeds(const Linear& reader, bool) override {
+    fast_->feeds(*static_cast<const ShadowLinear&>(reader).fast, false);
+  }
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -325,14 +290,19 @@ void ShadowOps::scatter_add_rows(const View& src, const View& ids, const View& d
 
 // ---- dense, attention, convolutions ---------------------------------------------------------------------------------
 
-void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
+void ShadowOps::linear(const Linear& weight, const View& x, const View& y) { product(weight, x, y, false); }
+
+void ShadowOps::linear_onto(const Linear& weight, const View& x, const View& y) { product(weight, x, y, true); }
+
+void ShadowOps::product(const Linear& weight, const View& x, const View& y, bool onto) {
   const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
   last_label_ = w.label;
-  Call call(*this, "linear", &w);
+  Call call(*this, onto ? "linear_onto" : "linear", &w);
   const View &given = call.in(x), &ry = call.out(y);
   const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
   const View& rx = w.float8_activations ? rounded.view : given;
-  call.run([&] { fast_->linear(*w.fast, x, y); }, [&] { oracle_->linear(*w.oracle, rx, ry); });
+  call.run([&] { onto ? fast_->linear_onto(*w.fast, x, y) : fast_->linear(*w.fast, x, y); },
+           [&] { onto ? oracle_->linear_onto(*w.oracle, rx, ry) : oracle_->linear(*w.oracle, rx, ry); });
   if (y.elements() == 0) return;
   const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
   oracle_->linear(*w.magnitude, size, magnitude);
@@ -341,6 +311,11 @@ void ShadowOps::linear(const Linear& weight, const View& x, const View& y) {
   if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
   if (w.float8_activations) contract::add_float8_sums(magnitude.view, slack);
   if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
+  if (onto) {
+    const Tensor alone = f64_like(oracle_->device(), ry);
+    oracle_->linear(*w.oracle, rx, alone);
+    contract::add_rounded_product(ry, alone, y.type, slack);
+  }
   call.check(0, slack);
 }
 
@@ -478,6 +453,19 @@ void ShadowOps::linear_add(const Linear& weight, float scale, const View& x, con
   Call call(*this, "linear_add", &w);
   const View &rx = call.in(x), &ry = call.out(y);
   call.run([&] { fast_->linear_add(*w.fast, scale, x, y); }, [&] { oracle_->linear_add(*w.oracle, scale, rx, ry); });
+  if (y.elements() == 0) return;
+  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
+  oracle_->linear(*w.magnitude, size, magnitude);
+  call.check(0, contract::linear_add(ry, magnitude, scale, w.in));
+}
+
+void ShadowOps::linear_scaled(const Linear& weight, float scale, const View& x, const View& y) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  Call call(*this, "linear_scaled", &w);
+  const View &rx = call.in(x), &ry = call.out(y);
+  call.run([&] { fast_->linear_scaled(*w.fast, scale, x, y); },
+           [&] { oracle_->linear_scaled(*w.oracle, scale, rx, ry); });
   if (y.elements() == 0) return;
   const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
   oracle_->linear(*w.magnitude, size, magnitude);

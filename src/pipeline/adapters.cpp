@@ -1,5 +1,7 @@
 #include "pipeline/adapters.h"
 
+#include <algorithm>
+
 namespace h3 {
 
 void AdapterShelf::read(const std::vector<AdapterChoice>& choices, const DitConfig& config, bool partial) {
@@ -25,6 +27,18 @@ std::vector<AdapterUse> AdapterShelf::load(Dit& dit, const std::vector<AdapterCh
     uses.push_back({slot, static_cast<float>(choice.strength)});
   }
   return uses;
+}
+
+void AdapterShelf::make_room(const std::vector<AdapterChoice>& choices, int64_t room) {
+  const auto used = [&](const std::string& id) {
+    return std::any_of(choices.begin(), choices.end(), [&](const AdapterChoice& choice) { return choice.id == id; });
+  };
+  int64_t others = 0;
+  for (const auto& [id, adapter] : on_device_) {
+    if (!used(id)) others += adapter->bytes();
+  }
+  if (others <= room) return;
+  std::erase_if(on_device_, [&](const auto& entry) { return !used(entry.first); });
 }
 
 void AdapterShelf::tell(const std::vector<AdapterChoice>& choices, Log& log, std::vector<std::string>& warnings) const {

@@ -19,6 +19,9 @@ class AdapterShelf {
   std::vector<AdapterUse> load(Dit& dit, const std::vector<AdapterChoice>& choices, const Control& control);
   // Logs what each file covers; adds what the user should know of it.
   void tell(const std::vector<AdapterChoice>& choices, Log& log, std::vector<std::string>& warnings) const;
+  // Drops the device copies that these choices do not use where they hold more than `room` bytes: the plan of a request
+  // counts its own adapters.
+  void make_room(const std::vector<AdapterChoice>& choices, int64_t room);
   void unload() { on_device_.clear(); }  // with the transformer
 
  private:

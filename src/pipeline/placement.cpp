@@ -163,7 +163,12 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   const int64_t values = layout.target_video_rows() * kVideoRow + layout.target_audio_rows() * kAudioRow;
   const Tensor streams(device, DType::f32, {4 * values}, "latents");
   dit_host_ = counting->host_bytes();
-  return device.peak_bytes() + adapter_bytes_;
+  const SparseOptions& sparse = acceleration_of(r_).sparse;
+  const int64_t heads = dit->config().heads, head_dim = dit->config().head_dim;
+  const int64_t scratch = sparse.enabled && layout.rows >= sparse.minimum
+                              ? in_.ops.sparse_attention_bytes(layout.rows, heads, head_dim, session->residual().type)
+                              : 0;
+  return device.peak_bytes() + adapter_bytes_ + scratch;
 }
 
 int64_t values_of(const Component& component) {
@@ -271,7 +276,8 @@ Placement Planner::plan() {
     plan.decoders_first = decoders_first;
     plan.keep = keep;
     fill(plan, text, dit, decoders);
-    return plan.peak <= room;
+    plan.spare = room == INT64_MAX ? room : room - plan.peak;
+    return plan.spare >= 0;
   };
   if (asked == PlanMode::automatic || asked == PlanMode::resident) {
     if (in_.keep && attempt(PlanMode::resident, true, true)) return plan;

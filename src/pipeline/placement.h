@@ -49,6 +49,7 @@ struct Placement {
   std::vector<PlacementPhase> phases;  // empty: nothing was planned
   int64_t peak = 0;                    // of the phases
   int64_t available = 0;               // on the device
+  int64_t spare = 0;                   // of it beside the peak, where parts are kept; INT64_MAX: not known
   int64_t adapters = 0;                // live adapters of the request, within "denoise"
   int64_t host_bytes = 0;              // RAM of converted weights and staging, beside mapped files
   Json to_json() const;
@@ -60,7 +61,7 @@ struct PlacementInput {
   const Resolved& resolved;
   int tap = 0;
   MemoryBudget budget;
-  bool keep = false;      // asked for
+  bool keep = false;  // asked for
   bool lora_partial = false;
   int64_t held = 0;       // bytes on the device that belong to no part of the model
   int64_t text_rows = 0;  // 0 = estimated from the prompt

@@ -548,7 +548,7 @@ RunReport Run::run() {
   report_.notes = r_.notes;
   report_.warnings = r_.warnings;
   placement_ = engine_.placement(r_);
-  if (!placement_.keep) engine_.release();  // what an earlier run kept
+  placement_.keep ? parts_.adapters.make_room(acceleration_of(r_).adapters, placement_.spare) : engine_.release();
   read_adapters();
   encode_text();
   if (!hooks_.text_only) render();

@@ -60,6 +60,66 @@ Case linear_add_case(Compute compute, DType type, const Shape& s, Layout layout)
           }};
 }
 
+Case linear_scaled_case(Compute compute, DType type, const Shape& s, Layout layout) {
+  const std::string name = strf("%s of %s, %s%s", compute == Compute::f32 ? "f32" : "bf16", name_of(type),
+                                dims_text({s.rows, s.in, s.out}).c_str(), layout_text(layout));
+  return {"linear_scaled", name, [=](Env& e) {
+            const View x = e.in({s.rows, s.in}, type, layout), y = e.out({s.rows, s.out}, type, layout);
+            LinearSpec spec;
+            spec.label = "test.scaled." + name;
+            spec.weight = e.weight(s.out, s.in, Format::bf16);
+            spec.compute = compute;
+            spec.max_rows = s.rows;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [&e, &linear, x, y] { e.ops.linear_scaled(linear, 0.625f, x, y); };
+          }};
+}
+
+Case linear_onto_case(const Mode& m, const Shape& s, Layout layout, bool biased, Format format) {
+  const std::string name = strf("%s of %s, %s to %s, %s%s%s", m.name, row_of(format).name, name_of(m.x), name_of(m.y),
+                                dims_text({s.rows, s.in, s.out}).c_str(), layout_text(layout), biased ? " bias" : "");
+  return {"linear_onto", name, [=](Env& e) {
+            const View x = e.in({s.rows, s.in}, m.x, layout), y = e.inout({s.rows, s.out}, m.y, layout);
+            LinearSpec spec;
+            spec.label = "test.onto." + name;
+            spec.weight = e.weight(s.out, s.in, format);
+            if (biased) spec.bias = e.values(s.out, -1, 1);
+            spec.compute = m.compute;
+            spec.max_rows = s.rows;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [&e, &linear, x, y] { e.ops.linear_onto(linear, x, y); };
+          }};
+}
+
+// The reader of an op's rows was named before it: what both give is the same (ops.h: feeds).
+Case fed_linear_case(bool gated) {
+  const std::string name = strf("e4m3 after a hint, %s", gated ? "gate_norm" : "swiglu");
+  return {"linear", name, [=](Env& e) {
+            constexpr int64_t kRows = 37, kIn = 512, kOut = 304;
+            const View x = e.in({kRows, 2 * kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
+            const View h = e.out({kRows, kIn}, DType::bf16);
+            const View table = e.in({3, 3 * kIn}, DType::bf16), ids = e.ids(kRows, 3);
+            const View stream = e.inout({kRows, kIn}, DType::bf16);
+            LinearSpec spec;
+            spec.label = "test.fed";
+            spec.weight = e.weight(kOut, kIn, Format::f8_e4m3);
+            spec.compute = Compute::packed;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [=, &e, &linear] {
+              e.ops.feeds(linear, false);
+              if (gated) {
+                const Modulation modulation{table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids};
+                const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
+                e.ops.gate_norm(stream, x.slice(1, 0, kIn), gate, {}, 1e-6f, modulation, h);
+              } else {
+                e.ops.swiglu(x.slice(1, 0, kIn), x.slice(1, kIn, kIn), h);
+              }
+              e.ops.linear(linear, h.slice(0, 0, 20), y.slice(0, 0, 20));
+              e.ops.linear(linear, h.slice(0, 20, kRows - 20), y.slice(0, 20, kRows - 20));
+            };
+          }};
+}
+
 }  // namespace
 
 void add_linear_cases(std::vector<Case>& cases) {
@@ -77,6 +137,26 @@ void add_linear_cases(std::vector<Case>& cases) {
       cases.push_back(linear_add_case(Compute::bf16, DType::bf16, shape, layout));
     }
   }
+  for (const Shape& shape : kShapes) {
+    for (const Layout layout : kLayouts) {
+      cases.push_back(linear_scaled_case(Compute::f32, DType::f32, shape, layout));
+      cases.push_back(linear_scaled_case(Compute::bf16, DType::bf16, shape, layout));
+    }
+  }
+  for (const Mode& mode : kModes) {
+    for (const Shape& shape : {Shape{1, 96, 40}, {17, 64, 33}, {129, 128, 256}}) {
+      cases.push_back(linear_onto_case(mode, shape, Layout::packed, true, Format::bf16));
+      cases.push_back(linear_onto_case(mode, shape, Layout::strided, false, Format::f32));
+    }
+  }
+  for (const DType type : {DType::bf16, DType::f32}) {
+    const Mode packed{Compute::packed, "packed", type, type};
+    for (const Format format : {Format::f8_e4m3, Format::q4tp, Format::nvfp4}) {
+      cases.push_back(linear_onto_case(packed, {35, 768, 304}, Layout::packed, false, format));
+      cases.push_back(linear_onto_case(packed, {16, 512, 48}, Layout::strided, true, format));
+    }
+  }
+  for (const bool gated : {false, true}) cases.push_back(fed_linear_case(gated));
   cases.push_back(linear_add_case(Compute::f32, DType::bf16, {33, 24, 80}, Layout::packed));
   cases.push_back(linear_add_case(Compute::bf16, DType::f32, {33, 24, 80}, Layout::strided));
   for (Compute compute : {Compute::f16, Compute::int8}) {

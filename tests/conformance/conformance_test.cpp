@@ -150,6 +150,55 @@ INSTANTIATE_TEST_SUITE_P(, Conformance,
                            return name;
                          });
 
+// A hint changes no bit of what the reader gives, nor, unless the rows are its alone, of the rows (ops.h: feeds).
+class Hints : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Hints, ChangeNothing) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
+  constexpr int64_t kRows = 37, kIn = 512, kOut = 304;
+  enum Way { kNone, kBeside, kAlone };
+  for (const bool gated : {false, true}) {
+    std::vector<float> products[3], rows[3];
+    for (const Way way : {kNone, kBeside, kAlone}) {
+      Env e(*ops, run_seed());
+      const Linear* reader = nullptr;  // the second of its kind: the first one's results are compared with the host's
+      for (int i = 0; i < 2; ++i) {
+        LinearSpec spec;
+        spec.label = "test.fed";
+        spec.weight = e.weight(kOut, kIn, Format::f8_e4m3);
+        spec.compute = Compute::packed;
+        reader = &e.keep(ops->make_linear(std::move(spec)));
+      }
+      const View x = e.in({kRows, 2 * kIn}, DType::bf16), stream = e.inout({kRows, kIn}, DType::bf16);
+      const View h = e.out({kRows, kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
+      const View table = e.in({3, 3 * kIn}, DType::bf16), ids = e.ids(kRows, 3);
+      if (way != kNone) ops->feeds(*reader, way == kAlone);
+      if (gated) {
+        const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
+        ops->gate_norm(stream, x.slice(1, 0, kIn), gate, {}, 1e-6f,
+                       {table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids}, h);
+      } else {
+        ops->swiglu(x.slice(1, 0, kIn), x.slice(1, kIn, kIn), h);
+      }
+      ops->linear(*reader, h.slice(0, 0, 20), y.slice(0, 0, 20));
+      ops->linear_onto(*reader, h.slice(0, 20, kRows - 20), y.slice(0, 20, kRows - 20));
+      ops->sync();
+      products[way] = download_f32(y);
+      rows[way] = download_f32(h);
+    }
+    EXPECT_EQ(products[kBeside], products[kNone]);
+    EXPECT_EQ(products[kAlone], products[kNone]);
+    EXPECT_EQ(rows[kBeside], rows[kNone]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Hints, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
 // gate_norm must round as its composition does: the same bits.
 class GateNorm : public ::testing::TestWithParam<std::string> {};
 

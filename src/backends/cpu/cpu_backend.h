@@ -61,6 +61,7 @@ class CpuOps final : public Ops {
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
   void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_onto(const Linear& weight, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -98,7 +99,7 @@ class CpuOps final : public Ops {
 
   bool all_finite(const View& x);
   void gated(const isa::GateNormArgs& args, int64_t rows);
-  // add_scale: null for y = x W^T + b, else y += *add_scale * x W^T.
+  // add_scale: null for y = x W^T + b, else y += *add_scale * (x W^T + b).
   void linear_rows(const Linear& weight, const float* add_scale, const View& x, const View& y);
   void linear_chunk(const Linear& weight, const float* add_scale, const View& x, const View& y);
 

@@ -198,6 +198,11 @@ void CpuOps::linear_add(const Linear& weight, float scale, const View& x, const 
   linear_rows(weight, &scale, x, y);
 }
 
+void CpuOps::linear_onto(const Linear& weight, const View& x, const View& y) {
+  const float once = 1;
+  linear_rows(weight, &once, x, y);
+}
+
 void CpuOps::linear_rows(const Linear& weight, const float* add_scale, const View& x, const View& y) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
   H3_ASSERT((x.stride[1] == 1 || x.dim[1] == 1) && (y.stride[1] == 1 || y.dim[1] == 1));

@@ -29,6 +29,15 @@ struct StreamOwner {
   StreamOwner& operator=(const StreamOwner&) = delete;
 };
 
+// Rows in the form of an eight-bit matmul (codec/float8_row.h), beside their values or, alone, in their place.
+struct Float8Rows {
+  uint8_t* codes = nullptr;  // nullptr: not wanted
+  int64_t pitch = 0;         // bytes from row to row
+  float* scale = nullptr;    // [rows]
+  bool alone = false;        // the values are not read
+};
+enum class FedBy : uint8_t { gate_norm, swiglu };
+
 class LinearPlans;   // linear_plans.h
 class DnnAttention;  // attention_dnn.h
 class WeightStream;  // weight_stream.h
@@ -58,6 +67,9 @@ class CudaOps final : public Ops {
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
   void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_scaled(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_onto(const Linear& weight, const View& x, const View& y) override;
+  void feeds(const Linear& reader, bool alone) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -76,6 +88,7 @@ class CudaOps final : public Ops {
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
   void sparse_attention(const SparseAttentionArgs& args) override;
+  int64_t sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const override;
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
@@ -92,6 +105,8 @@ class CudaOps final : public Ops {
 
  private:
   friend class LinearPlans;
+  // What the op that was hinted at makes of its rows beside their values; linear_float8.cpp. `vectors`: it could.
+  Float8Rows fed_rows(FedBy op, const View& rows, bool vectors);
   void attention_generic(const AttentionArgs& args);  // kernels/attention.cu
 
   Context& context_;
@@ -103,7 +118,7 @@ class CudaOps final : public Ops {
   std::weak_ptr<WeightStream> weight_stream_;  // of the groups there are
   cudaEvent_t paces_[2] = {};                  // the last calls of pace()
   int next_pace_ = 0;
-  Buffer scratch_[6];
+  Buffer scratch_[8];
 };
 
 // Casts, int8 and synthetic weights: kernels/quantise.cu.
@@ -111,17 +126,19 @@ class CudaOps final : public Ops {
 void fill_noise(cudaStream_t stream, const NoiseWeights& noise, int64_t first, int64_t count, void* dst, DType type);
 void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool saturate);  // dst [rows, cols] dense
 void add_rows(cudaStream_t stream, const float* sum, const View& y);  // y = round(y + sum), sum [rows, cols] dense
-void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y);  // acc [rows, cols] dense
+// Here and below, onto: the result is added to what y holds, before the rounding.
+void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y,
+                    bool onto);  // acc [rows, cols] dense
 // kernels/linear_add.cu: y = round(y + scale * (x W^T)), all bf16; w [outs, in] dense.
 void linear_add_bf16(cudaStream_t stream, const void* w, const View& x, float scale, const View& y);
 // q [rows, cols] dense, codes of e4m3 (codec/float8_row.h); a multiple of 8 columns.
 void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float* scale);
 // y = round(acc * row_scale * column_scale + bias); acc [rows, pitch].
 void scale_rows(cudaStream_t stream, const float* acc, int64_t pitch, const float* row_scale, const float* column_scale,
-                const float* bias, const View& y);
+                const float* bias, const View& y, bool onto);
 // q [rows, pitch], zeros beyond the columns of x; acc [rows, pitch].
 void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch, float* scale);
 void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,
-                     const float* column_scale, const float* bias, const View& y);
+                     const float* column_scale, const float* bias, const View& y, bool onto);
 
 }  // namespace h3::cuda

@@ -12,10 +12,11 @@ namespace h3::cuda {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
-constexpr int64_t kExpandBytes = int64_t{128} << 20;       // packed weights expanded at a time
-constexpr int64_t kRowScratchBytes = int64_t{64} << 20;    // activations cast, results not yet rounded
-constexpr int64_t kQuantisedBytes = int64_t{256} << 20;    // activations quantised and their accumulators
-constexpr int64_t kExpandRows = 256;                       // at a multiple of these: whole tiles of the matmul
+constexpr int64_t kExpandBytes = int64_t{128} << 20;     // packed weights expanded at a time
+constexpr int64_t kRowScratchBytes = int64_t{64} << 20;  // activations cast, results not yet rounded
+constexpr int64_t kQuantisedBytes = int64_t{256} << 20;  // activations quantised and their accumulators
+constexpr int64_t kExpandRows = 256;                     // at a multiple of these: whole tiles of the matmul
+constexpr int64_t kFewOutputs = 512;
 constexpr int kExpandSlot = 4;
 
 cudaDataType_t blas_type(DType type) {
@@ -90,6 +91,7 @@ LinearPlans::Kind LinearPlans::kind_of(const Linear& weight, const MatrixSource&
 }
 
 std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
+  for (Fed& fed : fed_) fed = {};  // a reader that is gone may have had the new one's address
   auto linear = std::make_unique<CudaLinear>();
   auto* group = static_cast<StreamGroup*>(spec.group);
   linear->group = group;
@@ -174,7 +176,8 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
 }
 
 // The library's first proposal. Choosing among its proposals by measurement gains nothing that lasts
-// (docs/measurements/002-cuda-decode-and-plans.md).
+// (docs/measurements/002-cuda-decode-and-plans.md). For few outputs, where one wave of the card is not full, the first
+// may be far from the fastest; of four, the one that fills most of the wave is (018-fp8-and-branches.md).
 cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const Matmul& m,
                                                 const CudaLinear::Plan& plan) {
   const BlasLt& blas = blas_lt();
@@ -183,18 +186,25 @@ cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const 
   const size_t limit = static_cast<size_t>(kWorkspaceBytes);
   cublasStatus_t status = blas.cublasLtMatmulPreferenceSetAttribute(
       preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
-  cublasLtMatmulHeuristicResult_t best{};
+  cublasLtMatmulHeuristicResult_t proposals[4] = {};
   int count = 0;
   if (status == CUBLAS_STATUS_SUCCESS) {
-    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, preference, 1,
-                                                 &best, &count);
+    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, preference,
+                                                 m.outs <= kFewOutputs && m.operand == DType::bf16 ? 4 : 1, proposals,
+                                                 &count);
   }
   blas.cublasLtMatmulPreferenceDestroy(preference);
   if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
   check(status,
         strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(), static_cast<long long>(m.rows))
             .c_str());
-  return best.algo;
+  const cublasLtMatmulHeuristicResult_t* best = proposals;
+  for (int i = 1; i < count; ++i) {
+    const auto& other = proposals[i];
+    if (other.state == CUBLAS_STATUS_SUCCESS && best->wavesCount < other.wavesCount && other.wavesCount <= 1)
+      best = &other;
+  }
+  return best->algo;
 }
 
 void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
@@ -268,7 +278,8 @@ int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const
 
 int64_t LinearPlans::scratch_bytes(Compute compute) {
   const bool quantised = compute == Compute::int8 || compute == Compute::packed;
-  return (quantised ? kQuantisedBytes : kRowScratchBytes) + kRowScratchBytes;
+  return (quantised ? kQuantisedBytes : kRowScratchBytes) + kRowScratchBytes +
+         (compute == Compute::packed ? 2 * kFedBytes : 0);
 }
 
 int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute) {
@@ -276,7 +287,7 @@ int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute
   return std::min(kExpandBytes, weight.rows * weight.cols * (compute == Compute::packed ? 4 : 2));
 }
 
-void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& y) {
+void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& y, bool onto) {
   const int64_t rows = x.dim[0];
   // One allocation serves the quantised rows, their scales and the accumulators.
   const int64_t q_bytes = (rows * weight.in_padded + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
@@ -295,7 +306,7 @@ void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& 
                   .operand = DType::i8,
                   .out = DType::i32});
   dequantise_rows(ops_.stream(), acc, weight.out_padded, scale, static_cast<const float*>(weight.scales.data()),
-                  static_cast<const float*>(weight.bias_f32.data()), y);
+                  static_cast<const float*>(weight.bias_f32.data()), y, onto);
 }
 
 // Output rows of a packed weight in the operand type. They lie in scratch until the next call: the stream orders the
@@ -312,7 +323,7 @@ const void* LinearPlans::expanded(const CudaLinear& weight, int64_t first, int64
   return scratch;
 }
 
-void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View& y) {
+void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View& y, bool onto) {
   const bool packed = !weight.packed.empty();
   const int64_t rows = x.dim[0];
   const DType type = operand_of(weight, x);
@@ -340,25 +351,27 @@ void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View&
                     .ldx = ldx,
                     .ldy = direct ? y.stride[0] : weight.out,
                     .operand = type,
-                    .out = out});
+                    .out = out,
+                    .add = direct && onto});
   }
-  if (!direct) add_bias_round(ops_.stream(), reinterpret_cast<const float*>(target), bias, y);
+  if (!direct) add_bias_round(ops_.stream(), reinterpret_cast<const float*>(target), bias, y, onto);
 }
 
-void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y) {
+void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y, bool onto) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
+  if (weight.float8_activations && run_waiting(weight, x, y, onto)) return;
   const int64_t step = rows_at_once(weight, x, y);
   for (int64_t first = 0; first < x.dim[0]; first += step) {
     const int64_t count = std::min(step, x.dim[0] - first);
     const View part = x.slice(0, first, count), result = y.slice(0, first, count);
     if (weight.operand == DType::i8) {
-      run_int8(weight, part, result);
+      run_int8(weight, part, result, onto);
     } else if (weight.float8_activations) {
-      run_float8(weight, part, result);
+      run_float8(weight, part, result, onto);
     } else {
-      run_float(weight, part, result);
+      run_float(weight, part, result, onto);
     }
-    check_first(weight, part, result);
+    if (!onto) check_first(weight, part, result);
   }
 }
 
@@ -367,6 +380,24 @@ void LinearPlans::check_first(const CudaLinear& weight, const View& x, const Vie
   const int types = static_cast<int>(x.type) * 16 + static_cast<int>(y.type);
   if (!checked_.emplace(kind_of(weight, weight.source), x.dim[0], types).second) return;
   check_plan(weight, x, y);
+}
+
+// The factor is the library's where operands and result are of one type.
+bool LinearPlans::run_scaled(const CudaLinear& weight, float scale, const View& x, const View& y) {
+  H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
+  H3_ASSERT(x.type == y.type && weight.packed.empty() && weight.bias_f32.data() == nullptr);
+  if (x.type != weight.operand || needs_cast(x, weight.operand) || x.dim[0] <= 1) return false;
+  matmul(weight, {.w = weight.operands(),
+                  .x = x.data,
+                  .y = y.data,
+                  .rows = x.dim[0],
+                  .outs = weight.out,
+                  .ldx = x.stride[0],
+                  .ldy = y.stride[0],
+                  .operand = weight.operand,
+                  .out = y.type,
+                  .scale = scale});
+  return true;
 }
 
 void LinearPlans::run_add(const CudaLinear& weight, float scale, const View& x, const View& y) {
@@ -413,8 +444,16 @@ void CudaOps::linear_add(const Linear& weight, float scale, const View& x, const
   plans_->run_add(static_cast<const CudaLinear&>(weight), scale, x, y);
 }
 
+void CudaOps::linear_scaled(const Linear& weight, float scale, const View& x, const View& y) {
+  if (!plans_->run_scaled(static_cast<const CudaLinear&>(weight), scale, x, y)) Ops::linear_scaled(weight, scale, x, y);
+}
+
 void CudaOps::linear(const Linear& weight, const View& x, const View& y) {
-  plans_->run(static_cast<const CudaLinear&>(weight), x, y);
+  plans_->run(static_cast<const CudaLinear&>(weight), x, y, false);
+}
+
+void CudaOps::linear_onto(const Linear& weight, const View& x, const View& y) {
+  plans_->run(static_cast<const CudaLinear&>(weight), x, y, true);
 }
 
 }  // namespace h3::cuda

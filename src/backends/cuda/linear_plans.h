@@ -11,6 +11,8 @@
 
 namespace h3::cuda {
 
+inline constexpr int64_t kFedBytes = int64_t{32} << 20;  // codes of rows whose values are kept too, for each op
+
 // A weight on the card. `data` holds [out, in] in the operand type; int8 adds one f32 scale per output. Packed weights
 // are in `packed` instead, and their operand type is that of the activations, or e4m3 with one f32 scale per output.
 struct CudaLinear final : Linear {
@@ -35,9 +37,12 @@ class LinearPlans {
   explicit LinearPlans(CudaOps& ops);
   ~LinearPlans();
   std::unique_ptr<Linear> make(LinearSpec spec);
-  void run(const CudaLinear& weight, const View& x, const View& y);
-  void run_add(const CudaLinear& weight, float scale, const View& x, const View& y);  // y += scale * x W^T
-  static int64_t scratch_bytes(Compute compute);                                      // at most, of CudaOps::scratch
+  void run(const CudaLinear& weight, const View& x, const View& y, bool onto);           // onto: Ops::linear_onto
+  void run_add(const CudaLinear& weight, float scale, const View& x, const View& y);     // y += scale * x W^T
+  bool run_scaled(const CudaLinear& weight, float scale, const View& x, const View& y);  // false: not in one call
+  void feeds(const CudaLinear& reader, bool alone);                                      // Ops::feeds
+  Float8Rows fed_rows(FedBy op, const View& rows, bool vectors);
+  static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
   static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
   static bool stays_packed(const MatrixSource& weight, Compute compute);
 
@@ -49,26 +54,37 @@ class LinearPlans {
     int64_t rows = 0, outs = 0, ldx = 0, ldy = 0;
     DType operand = DType::f32, out = DType::f32;  // operand u8: codes of e4m3
     float scale = 1;
-    bool add = false;                                     // to what y holds
+    bool add = false;                                    // to what y holds
     const float *w_scale = nullptr, *x_scale = nullptr;  // [outs] and [rows], both or none: factors of the sums
   };
   std::shared_ptr<CudaLinear::Plan> plan(const CudaLinear& weight, const Matmul& m);
   cublasLtMatmulAlgo_t algorithm_for(const CudaLinear& weight, const Matmul& m, const CudaLinear::Plan& plan);
   void matmul(const CudaLinear& weight, const Matmul& m);
   int64_t rows_at_once(const CudaLinear& weight, const View& x, const View& y) const;
-  void run_int8(const CudaLinear& weight, const View& x, const View& y);
-  void run_float(const CudaLinear& weight, const View& x, const View& y);
+  void run_int8(const CudaLinear& weight, const View& x, const View& y, bool onto);
+  void run_float(const CudaLinear& weight, const View& x, const View& y, bool onto);
   // linear_float8.cpp
   bool fits_float8(const CudaLinear& weight) const;
   void upload_float8_scales(CudaLinear& weight, const MatrixSource& source);
   int64_t float8_row_bytes(const CudaLinear& weight, const View& y) const;  // of scratch
-  void run_float8(const CudaLinear& weight, const View& x, const View& y);
+  void run_float8(const CudaLinear& weight, const View& x, const View& y, bool onto);
+  void multiply_float8(const CudaLinear& weight, const Float8Rows& x, const View& y, bool onto, float* sums);
+  Float8Rows waiting_rows(const CudaLinear& weight, const View& x);
+  bool run_waiting(const CudaLinear& weight, const View& x, const View& y, bool onto);
   const void* expanded(const CudaLinear& weight, int64_t first, int64_t count, DType type);
   CudaOps& ops_;
   void check_first(const CudaLinear& weight, const View& x, const View& y);
 
   cublasLtHandle_t handle_ = nullptr;
   bool float8_ = false, row_scales_ = false;  // the card multiplies e4m3; the library applies scales per row and output
+  // Rows that wait for their reader in its form, one for each op that makes them.
+  struct Fed {
+    const CudaLinear* reader = nullptr;
+    View rows;
+    Float8Rows form;
+  };
+  Fed fed_[2];
+  Fed hint_;  // of the next op; only reader and form.alone
   // The first weight of each kind (format, inputs, outputs, compute type) checks the plans of all: of new kind and
   // rows, the first result is compared with the host.
   using Kind = std::tuple<int, int64_t, int64_t, int>;

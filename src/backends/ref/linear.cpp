@@ -138,15 +138,27 @@ void RefOps::linear(const Linear& weight, const View& x, const View& y) {
                });
 }
 
+namespace {
+
+void add_product(ThreadPool& pool, const RefLinear& weight, double scale, const View& x, const View& y) {
+  each_product(pool, weight, x, y, [&](int64_t row, int64_t first, int64_t count, const double* sums) {
+    double total[kPanel];
+    rows::load_row(y, row, first, count, total);
+    for (int64_t j = 0; j < count; ++j) total[j] += scale * sums[j];
+    rows::store_row(y, row, first, count, total);
+  });
+}
+
+}  // namespace
+
 void RefOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
   const RefLinear& w = static_cast<const RefLinear&>(weight);
   H3_ASSERT(x.type == y.type && w.bias.empty() && (w.compute == Compute::f32 || w.compute == Compute::bf16));
-  each_product(context_.pool, w, x, y, [&](int64_t row, int64_t first, int64_t count, const double* sums) {
-    double total[kPanel];
-    rows::load_row(y, row, first, count, total);
-    for (int64_t j = 0; j < count; ++j) total[j] += static_cast<double>(scale) * sums[j];
-    rows::store_row(y, row, first, count, total);
-  });
+  add_product(context_.pool, w, static_cast<double>(scale), x, y);
+}
+
+void RefOps::linear_onto(const Linear& weight, const View& x, const View& y) {
+  add_product(context_.pool, static_cast<const RefLinear&>(weight), 1, x, y);
 }
 
 }  // namespace h3

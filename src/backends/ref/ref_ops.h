@@ -28,6 +28,7 @@ class RefOps : public Ops {
   void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
   void linear(const Linear& weight, const View& x, const View& y) override;
   void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
+  void linear_onto(const Linear& weight, const View& x, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;

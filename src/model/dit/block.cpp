@@ -24,18 +24,41 @@ int64_t LiveBranch::bytes() const {
   return sum;
 }
 
+namespace {
+
+// The parts write every column of y, each once.
+bool fills(const LiveBranch& branch, const View& y) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const LiveBranch::Part& part : branch.parts) ranges.emplace_back(part.first_row, part.up->out);
+  std::sort(ranges.begin(), ranges.end());
+  int64_t end = 0;
+  for (const auto& [first, count] : ranges) {
+    if (first != end) return false;
+    end = first + count;
+  }
+  return end == y.dim[1];
+}
+
+}  // namespace
+
+// The branches come first: a matmul that adds to what y holds costs no more than one that does not.
 void adapted_linear(Ops& ops, const Linear& base, const BranchUses& uses, const View& x, const View& low,
                     const View& y) {
-  ops.linear(base, x, y);
+  if (uses.empty()) return ops.linear(base, x, y);
+  bool adds = !fills(*uses.front().branch, y);
+  if (adds) ops.fill(y, 0);
   for (const BranchUse& use : uses) {
     const LiveBranch& branch = *use.branch;
     const View ranks = low.slice(0, 0, x.dim[0]).slice(1, 0, branch.down->out);
     ops.linear(*branch.down, x, ranks);
     for (const LiveBranch::Part& part : branch.parts) {
-      ops.linear_add(*part.up, use.strength * part.scale, ranks.slice(1, part.first_rank, part.up->in),
-                     y.slice(1, part.first_row, part.up->out));
+      const View from = ranks.slice(1, part.first_rank, part.up->in), to = y.slice(1, part.first_row, part.up->out);
+      const float scale = use.strength * part.scale;
+      adds ? ops.linear_add(*part.up, scale, from, to) : ops.linear_scaled(*part.up, scale, from, to);
     }
+    adds = true;
   }
+  ops.linear_onto(base, x, y);
 }
 
 Block make_block(Ops& ops, const BlockSource& source, const std::string& label, Compute compute, WeightGroup* group) {
@@ -113,6 +136,7 @@ void mlp_branch(Ops& ops, const Block& block, const BlockBranches& branches, con
     const View both = scratch.gate_value.slice(0, 0, count);
     const View gate = both.slice(1, 0, config.ffn), value = both.slice(1, config.ffn, config.ffn);
     adapted_linear(ops, *block.fc1, branches.fc1, h.slice(0, first, count), scratch.low, both);
+    ops.feeds(*block.fc2, branches.fc2.empty() && !probe.active());
     ops.swiglu(gate, value, gate);
     if (count == rows) probe(name + ".swiglu", gate);
     adapted_linear(ops, *block.fc2, branches.fc2, gate, scratch.low, y.slice(0, first, count));

@@ -50,6 +50,21 @@ class PlacementTest : public ::testing::Test {
     return std::make_unique<Engine>(context_, *ops_, options);
   }
 
+  static constexpr int64_t kRank = 64, kInner = 512, kHidden = 256;  // of an adapter of the demo model
+  static std::string write_adapter(const std::string& name) {
+    const std::string path = ::testing::TempDir() + name;
+    const std::vector<float> values(static_cast<size_t>(kRank * kInner), 0.001f);
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
+    std::vector<TensorToWrite> tensors;
+    for (const char* module : {"blocks.0.attn.out_proj", "blocks.5.attn.out_proj"}) {
+      tensors.push_back({std::string(module) + ".lora_A.weight", Format::f32, {kRank, kInner}, bytes});
+      tensors.push_back(
+          {std::string(module) + ".lora_B.weight", Format::f32, {kHidden, kRank}, bytes.first(4 * kHidden * kRank)});
+    }
+    write_safetensors(path, tensors, {});
+    return path;
+  }
+
   ThreadPool pool_{2};
   Log log_;
   Context context_{pool_, log_};
@@ -104,19 +119,40 @@ TEST_F(PlacementTest, KeptPartsGoWhereTheyDoNotFitTogether) {
   EXPECT_LT(alone.peak, together.peak);
 }
 
+// The plan of a request knows its own adapters alone: those of earlier requests stay where there is room for them.
+TEST_F(PlacementTest, AdaptersOfEarlierRequestsMakeRoom) {
+  const std::string paths[] = {write_adapter("h3_first_adapter.safetensors"),
+                               write_adapter("h3_second_adapter.safetensors")};
+  const auto with = [&](const Engine& engine, const std::string& path) {
+    Request asked;
+    asked.prompt = "a red ball";
+    asked.width = asked.height = 32;
+    asked.frames = 5;
+    asked.steps = 1;
+    asked.audio = false;
+    asked.adapters = {{path, 1}};
+    return resolve(asked, engine.facts());
+  };
+  const auto grown = [&](MemoryBudget budget) {  // by the second request
+    const std::unique_ptr<Engine> engine = engine_with(budget, true);
+    run(*engine, with(*engine, paths[0]));
+    const int64_t before = ops_->device().allocated_bytes();
+    run(*engine, with(*engine, paths[1]));
+    return ops_->device().allocated_bytes() - before;
+  };
+  const Placement plan = [&] {
+    const std::unique_ptr<Engine> engine = engine_with({.ram = int64_t{64} << 30}, true);
+    return engine->placement(with(*engine, paths[0]));
+  }();
+  ASSERT_TRUE(plan.keep);
+  EXPECT_GE(grown({.ram = int64_t{64} << 30}), plan.adapters);
+  EXPECT_EQ(grown({.ram = plan.peak}), 0);
+  for (const std::string& path : paths) std::filesystem::remove(path);
+}
+
 // Live adapters and what a step policy keeps between evaluations are planned.
 TEST_F(PlacementTest, AdaptersAndPoliciesAreInThePlan) {
-  constexpr int64_t kRank = 64, kInner = 512, kHidden = 256;  // of the demo model
-  const std::string path = ::testing::TempDir() + "h3_planned_adapter.safetensors";
-  const std::vector<float> values(static_cast<size_t>(kRank * kInner), 0.001f);
-  const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-  std::vector<TensorToWrite> tensors;
-  for (const char* module : {"blocks.0.attn.out_proj", "blocks.5.attn.out_proj"}) {
-    tensors.push_back({std::string(module) + ".lora_A.weight", Format::f32, {kRank, kInner}, bytes});
-    tensors.push_back(
-        {std::string(module) + ".lora_B.weight", Format::f32, {kHidden, kRank}, bytes.first(4 * kHidden * kRank)});
-  }
-  write_safetensors(path, tensors, {});
+  const std::string path = write_adapter("h3_planned_adapter.safetensors");
   const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
   const auto with = [&](bool adapter, const std::string& cache) {
     Request asked;

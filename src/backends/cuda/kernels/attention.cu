@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) attention_mma_kernel(Args a) {
   load_tile<T, kDim, kVec>(qs, q, a.q_row, q0, a.queries, a.d);
   load_tile<T, kDim, kVec>(ks, k, a.k_row, 0, a.keys, a.d);
   load_tile<T, kDim, kVec>(vs, v, a.v_row, 0, a.keys, a.d);
-  wait_all();
+  copies_wait<0>();
   __syncthreads();
   Fragments<T, kDim> f;
 #pragma unroll
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) attention_mma_kernel(Args a) {
     scores<T, kDim>(f, ks + now * kTile, s);
     softmax_step<T, kDim>(f, s, a, row0, step * int64_t{kKeys}, scale_log2);
     weigh_values<T, kDim>(f, s, vs + now * kTile);
-    wait_all();
+    copies_wait<0>();
     __syncthreads();
   }
   T* out = reinterpret_cast<T*>(a.out) + batch * a.o_batch + head * a.o_head;

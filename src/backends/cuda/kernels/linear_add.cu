@@ -6,12 +6,18 @@
 namespace h3::cuda {
 namespace {
 
-constexpr int kTile = 128;          // rows and outputs of a block
-constexpr int kDepth = 64;          // of a step; two are in shared memory
-constexpr int kPitch = kDepth + 8;  // of a row in shared memory: no bank conflicts
-constexpr int kYPitch = kTile + 8;
+constexpr int kTile = 128;     // rows and outputs of a block
+constexpr int kDepth = 64;     // of a step; two are in shared memory
 constexpr int kThreads = 256;  // eight warps of 32 rows x 64 outputs
-constexpr size_t kSharedBytes = (size_t{4} * kTile * kPitch + size_t{kTile} * kYPitch) * sizeof(bf16);
+constexpr size_t kSharedBytes = (size_t{4} * kTile * kDepth + size_t{kTile} * kTile) * sizeof(bf16);
+static_assert(kSharedBytes <= 99 * 1024);  // what a block may have on compute capability 8.6, 8.9 and 12.0
+
+// Where element `column` of a row of kColumns lies: pieces of eight are swizzled over eight rows, against bank
+// conflicts.
+template <int kColumns>
+__device__ inline int place(int row, int column) {
+  return row * kColumns + ((column / 8 ^ row % 8) * 8 | column % 8);
+}
 
 struct AddArgs {
   const bf16 *w, *x;
@@ -28,12 +34,10 @@ __device__ void load_rows(bf16* tile, const bf16* base, int64_t stride, int64_t 
   for (int i = threadIdx.x; i < kTile * (kColumns / 8); i += kThreads) {
     const int row = i / (kColumns / 8), column = i % (kColumns / 8) * 8;
     const bf16* from = base + (first + row) * stride + column0 + column;
-    bf16* to = tile + row * (kColumns + 8) + column;
+    bf16* to = tile + place<kColumns>(row, column);
     const int64_t inside = first + row < rows ? columns - column0 - column : 0;
     if constexpr (kVec) {
-      const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(inside > 0 ? from : base),
-                   "r"(inside > 0 ? 16 : 0));
+      copy_16(to, inside > 0 ? from : base, inside > 0);
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e) to[e] = e < inside ? from[e] : bf16(0.0f);
@@ -41,26 +45,21 @@ __device__ void load_rows(bf16* tile, const bf16* base, int64_t stride, int64_t 
   }
 }
 
-__device__ inline void copies_end() { asm volatile("cp.async.commit_group;"); }
-template <int kPending>
-__device__ inline void copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
-}
-
-__device__ inline void multiply_step(float (&sum)[2][8][4], const bf16* left, const bf16* right, int warp_row,
-                                     int warp_out) {
-  const int lane = threadIdx.x % 32;
+// `left`, `right`: the warp's first rows, a multiple of eight, so that a row is swizzled by its number here.
+__device__ inline void multiply_step(float (&sum)[2][8][4], const bf16* left, const bf16* right) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int a_row = lane % 16, b_row = lane % 8 + lane / 16 * 8;
 #pragma unroll
   for (int step = 0; step < kDepth; step += 16) {
+    const bf16* const a_from = left + place<kDepth>(a_row, step + lane / 16 * 8);
+    const bf16* const b_from = right + place<kDepth>(b_row, step + lane / 8 % 2 * 8);
     uint32_t a[2][4];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      ldmatrix4(a[i], left + (warp_row + 16 * i + lane % 16) * kPitch + step + lane / 16 * 8);
-    }
+    for (int i = 0; i < 2; ++i) ldmatrix4(a[i], a_from + 16 * i * kDepth);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t b[4];
-      ldmatrix4(b, right + (warp_out + 16 * j + lane % 8 + lane / 16 * 8) * kPitch + step + lane / 8 % 2 * 8);
+      ldmatrix4(b, b_from + 16 * j * kDepth);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         mma_16816<bf16>(sum[i][2 * j], a[i], b[0], b[1]);
@@ -74,14 +73,14 @@ template <bool kVec>
 __global__ void __launch_bounds__(kThreads, 2) linear_add_kernel(AddArgs a) {
   extern __shared__ __align__(16) char raw[];
   bf16* const steps = reinterpret_cast<bf16*>(raw);  // two pairs of x and w
-  bf16* const held = steps + 4 * kTile * kPitch;     // y
+  bf16* const held = steps + 4 * kTile * kDepth;     // y
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t o0 = int64_t{blockIdx.x} * kTile, r0 = int64_t{blockIdx.y} * kTile;
   const int warp_row = warp / 2 * 32, warp_out = warp % 2 * 64;
   const auto load = [&](int64_t k, int slot) {
-    bf16* const pair = steps + slot * 2 * kTile * kPitch;
+    bf16* const pair = steps + slot * 2 * kTile * kDepth;
     load_rows<kDepth, kVec>(pair, a.x, a.x_stride, r0, a.rows, k, a.depth);
-    load_rows<kDepth, kVec>(pair + kTile * kPitch, a.w, a.depth, o0, a.outs, k, a.depth);
+    load_rows<kDepth, kVec>(pair + kTile * kDepth, a.w, a.depth, o0, a.outs, k, a.depth);
   };
   load(0, 0);
   copies_end();
@@ -93,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2) linear_add_kernel(AddArgs a) {
     copies_end();
     copies_wait<1>();
     __syncthreads();
-    const bf16* const pair = steps + slot * 2 * kTile * kPitch;
-    multiply_step(sum, pair, pair + kTile * kPitch, warp_row, warp_out);
+    const bf16* const pair = steps + slot * 2 * kTile * kDepth;
+    multiply_step(sum, pair + warp_row * kDepth, pair + (kTile + warp_out) * kDepth);
     __syncthreads();
   }
   copies_wait<0>();
@@ -105,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_add_kernel(AddArgs a) {
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        bf16* const at = held + (warp_row + 16 * i + lane / 4 + half * 8) * kYPitch + warp_out + 8 * j + lane % 4 * 2;
+        bf16* const at = held + place<kTile>(warp_row + 16 * i + lane / 4 + half * 8, warp_out + 8 * j + lane % 4 * 2);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           at[e] = from_float<bf16>(to_float(at[e]) + a.scale * sum[i][j][2 * half + e]);
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 2) linear_add_kernel(AddArgs a) {
   for (int i = threadIdx.x; i < kTile * (kTile / 8); i += kThreads) {
     const int row = i / (kTile / 8), column = i % (kTile / 8) * 8;
     if (r0 + row >= a.rows) continue;
-    const bf16* const from = held + row * kYPitch + column;
+    const bf16* const from = held + place<kTile>(row, column);
     bf16* const to = a.y + (r0 + row) * a.y_stride + o0 + column;
     const int64_t inside = a.outs - o0 - column;
     if constexpr (kVec) {

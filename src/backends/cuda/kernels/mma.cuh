@@ -43,6 +43,19 @@ __device__ inline uint32_t pack2(float low, float high) {
          static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&h)) << 16;
 }
 
+// 16 bytes to shared memory, asynchronously; zeros where not `inside` (`from` must still be an address to read).
+__device__ inline void copy_16(void* to, const void* from, bool inside) {
+  const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(from), "r"(inside ? 16 : 0)
+               : "memory");
+}
+// Copies since the last call of it are a group; waits until at most kPending groups are under way.
+__device__ inline void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // Rows first .. first + 63 of [rows, d] into shared [64][kPad], zeros beyond rows and d. kVec: 16-byte asynchronous
 // copies.
 template <typename T, int kDim, bool kVec>
@@ -54,10 +67,9 @@ __device__ void load_tile(T* tile, const T* base, int64_t row_stride, int64_t fi
       const int r = i / kChunks, c = i % kChunks * 8;
       const bool inside = first + r < rows && c < d;
       const T* source = inside ? base + (first + r) * row_stride + c : base;
-      const uint32_t target = static_cast<uint32_t>(__cvta_generic_to_shared(tile + r * kPad + c));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(inside ? 16 : 0));
+      copy_16(tile + r * kPad + c, source, inside);
     }
-    asm volatile("cp.async.commit_group;");
+    copies_end();
   } else {
     for (int i = threadIdx.x; i < 64 * kDim; i += kTileThreads) {
       const int r = i / kDim, c = i % kDim;
@@ -65,7 +77,5 @@ __device__ void load_tile(T* tile, const T* base, int64_t row_stride, int64_t fi
     }
   }
 }
-
-__device__ inline void wait_all() { asm volatile("cp.async.wait_group 0;"); }
 
 }  // namespace h3::cuda

@@ -1,7 +1,7 @@
 // Norms and the fused residual updates: one block per row, the row held in shared memory as f32.
 #include <algorithm>
 
-#include "backends/cuda/kernels/common.cuh"
+#include "backends/cuda/kernels/float8.cuh"
 
 namespace h3::cuda {
 namespace {
@@ -114,6 +114,7 @@ struct ModulateArgs {
   const float* w;
   int n;
   float eps;
+  Float8Rows float8;  // of h, where its reader wants it
 };
 
 // kGate: x = round(x + round(gate * y)) first. kNorm: then h = modulate(norm(x)). The row stays in registers: thread t
@@ -151,6 +152,7 @@ __global__ void __launch_bounds__(kThreads) gate_norm_kernel(ModulateArgs a) {
     const T* shift = row_of<T>(a.shift, a.ids[r]);
     const T* scale = row_of<T>(a.scale, a.ids[r]);
     T* h = const_cast<T*>(row_of<T>(a.h, r));
+    uint32_t top = 0;
 #pragma unroll
     for (int p = 0; p < kPasses; ++p) {
       const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
@@ -165,9 +167,21 @@ __global__ void __launch_bounds__(kThreads) gate_norm_kernel(ModulateArgs a) {
         if (a.w != nullptr) value *= w[e];
         value = round_to<T>(value);
         value = round_to<T>(value * round_to<T>(1.0f + s[e]));
-        v[p][e] = value + t[e];
+        v[p][e] = round_to<T>(value + t[e]);
+        top = max(top, magnitude_bits(v[p][e]));
       }
-      store<T, kStep>(h + i, v[p]);
+      if (!a.float8.alone) store<T, kStep>(h + i, v[p]);
+    }
+    if constexpr (kStep == 8) {
+      __shared__ uint32_t tops[kThreads / 32];
+      if (a.float8.codes == nullptr) return;
+      const float absmax = block_max<kThreads>(top, tops), inverse = float8_row_inverse(absmax);
+      if (threadIdx.x == 0) a.float8.scale[r] = float8_row_scale(absmax);
+#pragma unroll
+      for (int p = 0; p < kPasses; ++p) {
+        const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * kStep;
+        if (i < a.n) *reinterpret_cast<uint2*>(a.float8.codes + r * a.float8.pitch + i) = float8_codes(v[p], inverse);
+      }
     }
   }
 }
@@ -279,6 +293,7 @@ void CudaOps::gate_norm(const View& x, const View& y, const Gate& gate, const Vi
   set_modulation(args, w, eps, mod, h);
   const bool vec = vectorises(x) && vectorises(y) && vectorises(gate.gate) && vectorises(mod.shift) &&
                    vectorises(mod.scale) && vectorises(h);
+  args.float8 = fed_rows(FedBy::gate_norm, h, vec);
   H3_FLOAT_TYPE(x.type, launch_gate_norm<T, true, true>(stream(), "gate_norm", args, x.dim[0], vec);)
 }
 

@@ -1,10 +1,11 @@
 // Elementwise operations. Views are walked as rows of their last axis; a grid-stride loop over (row, piece of row).
-#include "backends/cuda/kernels/common.cuh"
+#include "backends/cuda/kernels/float8.cuh"
 
 namespace h3::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kFedPasses = 7;  // of a block over a whole row, 14336 at most
 
 // Up to five axes, any strides, seen as [rows, n].
 struct Strided {
@@ -169,6 +170,42 @@ __global__ void __launch_bounds__(kThreads)
       out[row * out_stride + e] = from_float<T>(
           swiglu_value<T>(to_float(gate[row * gate_stride + e]), to_float(value[row * value_stride + e])));
     }
+  }
+}
+
+// A block has a row: its form for an eight-bit matmul follows in the same pass. `out` may be where `gate` is.
+__global__ void __launch_bounds__(kThreads)
+    swiglu_rows_kernel(const bf16* gate, int64_t gate_stride, const bf16* value, int64_t value_stride, bf16* out,
+                       int64_t out_stride, int cols, Float8Rows float8) {
+  __shared__ uint32_t tops[kThreads / 32];
+  const int64_t row = blockIdx.x;
+  bf16 held[kFedPasses][8];
+  uint32_t top = 0;
+#pragma unroll
+  for (int p = 0; p < kFedPasses; ++p) {
+    const int e = (p * kThreads + static_cast<int>(threadIdx.x)) * 8;
+    if (e >= cols) continue;
+    Vec8<bf16> g, v;
+    g.load(gate + row * gate_stride + e);
+    v.load(value + row * value_stride + e);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      held[p][k] = from_float<bf16>(swiglu_value<bf16>(g.v[k], v.v[k]));
+      top = max(top, magnitude_bits(to_float(held[p][k])));
+    }
+  }
+  const float absmax = block_max<kThreads>(top, tops),
+              inverse = float8_row_inverse(absmax);  // all have read the row
+  if (threadIdx.x == 0) float8.scale[row] = float8_row_scale(absmax);
+#pragma unroll
+  for (int p = 0; p < kFedPasses; ++p) {
+    const int e = (p * kThreads + static_cast<int>(threadIdx.x)) * 8;
+    if (e >= cols) continue;
+    Vec8<bf16> v;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v.v[k] = to_float(held[p][k]);
+    if (!float8.alone) v.store(out + row * out_stride + e);
+    *reinterpret_cast<uint2*>(float8.codes + row * float8.pitch + e) = float8_codes(v.v, inverse);
   }
 }
 
@@ -353,6 +390,13 @@ void CudaOps::swiglu(const View& gate, const View& value, const View& out) {
   check_rows(out);
   const bool vec = vectorises(gate) && vectorises(value) && vectorises(out);
   const int64_t cols = gate.dim[1], rows = gate.dim[0];
+  const bool by_row = vec && cols <= kFedPasses * kThreads * 8;
+  if (const Float8Rows float8 = fed_rows(FedBy::swiglu, out, by_row); float8.codes != nullptr) {
+    launch(stream(), "swiglu_rows", swiglu_rows_kernel, {dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0},
+           as<const bf16>(gate), gate.stride[0], as<const bf16>(value), value.stride[0], as<bf16>(out), out.stride[0],
+           cols, float8);
+    return;
+  }
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(cols, kThreads * (vec ? 8 : 1))),
                                static_cast<unsigned>(std::min<int64_t>(rows, 32768))),
                           dim3(kThreads), 0};

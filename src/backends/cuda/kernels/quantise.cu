@@ -1,9 +1,6 @@
 // Casts and quantisation around the matmuls. The int8 arithmetic is codec/int8_row.h, so the integers agree with the
 // CPU.
-#include <cuda_fp8.h>
-
-#include "backends/cuda/kernels/common.cuh"
-#include "codec/float8_row.h"
+#include "backends/cuda/kernels/float8.cuh"
 #include "codec/int8_row.h"
 
 namespace h3::cuda {
@@ -36,10 +33,13 @@ __global__ void add_kernel(const float* sum, T* y, int64_t stride, int64_t cols,
 }
 
 template <typename T>
-__global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
+__global__ void bias_kernel(const float* acc, const float* bias, T* y, int64_t stride, int64_t cols, int64_t total,
+                            bool onto) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
-    y[row * stride + e] = from_float<T>(bias != nullptr ? acc[i] + bias[e] : acc[i]);
+    float v = bias != nullptr ? acc[i] + bias[e] : acc[i];
+    if (onto) v += to_float(y[row * stride + e]);
+    y[row * stride + e] = from_float<T>(v);
   }
 }
 
@@ -49,12 +49,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ uint32_t tops[kThreads / 32];
   const T* row = x + blockIdx.x * stride;
   uint32_t top = 0;
-  for (int i = threadIdx.x; i < n; i += kThreads) top = max(top, __float_as_uint(to_float(row[i])) & 0x7fffffffu);
-  top = __reduce_max_sync(0xffffffffu, top);
-  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-  __syncthreads();
-  for (int w = 0; w < kThreads / 32; ++w) top = max(top, tops[w]);
-  const float absmax = __uint_as_float(top), inverse = int8_row_inverse(absmax);
+  for (int i = threadIdx.x; i < n; i += kThreads) top = max(top, magnitude_bits(to_float(row[i])));
+  const float absmax = block_max<kThreads>(top, tops), inverse = int8_row_inverse(absmax);
   if (threadIdx.x == 0) scale[blockIdx.x] = int8_row_scale(absmax);
   for (int i = threadIdx.x; i < pitch; i += kThreads) {
     q[blockIdx.x * pitch + i] = i < n ? int8_row_quantise(to_float(row[i]), inverse) : int8_t{0};
@@ -71,6 +67,8 @@ __device__ inline void load_eight(Vec8<T>& v, const T* p) {
   }
 }
 
+// Two reads of the row, the second from the first-level cache: holding it in registers between them is slower, because
+// fewer rows are under way (docs/measurements/018-fp8-and-branches.md).
 template <typename T, bool kVec>
 __global__ void __launch_bounds__(kThreads)
     quantise_float8_kernel(const T* x, int64_t stride, uint8_t* q, int64_t n, float* scale) {
@@ -81,34 +79,24 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x * 8; i < n; i += kThreads * 8) {
     load_eight<T, kVec>(v, row + i);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) top = max(top, __float_as_uint(v.v[e]) & 0x7fffffffu);
+    for (int e = 0; e < 8; ++e) top = max(top, magnitude_bits(v.v[e]));
   }
-  top = __reduce_max_sync(0xffffffffu, top);
-  if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-  __syncthreads();
-  for (int w = 0; w < kThreads / 32; ++w) top = max(top, tops[w]);
-  const float absmax = __uint_as_float(top), inverse = float8_row_inverse(absmax);
+  const float absmax = block_max<kThreads>(top, tops), inverse = float8_row_inverse(absmax);
   if (threadIdx.x == 0) scale[blockIdx.x] = float8_row_scale(absmax);
   for (int64_t i = threadIdx.x * 8; i < n; i += kThreads * 8) {
     load_eight<T, kVec>(v, row + i);
-    uint2 codes;
-    auto* pair = reinterpret_cast<__nv_fp8x2_storage_t*>(&codes);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 two = make_float2(v.v[2 * e] * inverse, v.v[2 * e + 1] * inverse);
-      pair[e] = __nv_cvt_float2_to_fp8x2(two, __NV_SATFINITE, __NV_E4M3);
-    }
-    *reinterpret_cast<uint2*>(q + blockIdx.x * n + i) = codes;
+    *reinterpret_cast<uint2*>(q + blockIdx.x * n + i) = float8_codes(v.v, inverse);
   }
 }
 
 template <typename A, typename T>
 __global__ void dequantise_kernel(const A* acc, int64_t pitch, const float* row_scale, const float* column_scale,
-                                  const float* bias, T* y, int64_t stride, int64_t cols, int64_t total) {
+                                  const float* bias, T* y, int64_t stride, int64_t cols, int64_t total, bool onto) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / cols, e = i % cols;
     float v = static_cast<float>(acc[row * pitch + e]) * (row_scale[row] * column_scale[e]);
     if (bias != nullptr) v += bias[e];
+    if (onto) v += to_float(y[row * stride + e]);
     y[row * stride + e] = from_float<T>(v);
   }
 }
@@ -132,10 +120,10 @@ void cast_rows(cudaStream_t stream, const View& src, void* dst, DType type, bool
                                            src.stride[0], static_cast<TD*>(dst), cols, total, saturate);))
 }
 
-void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y) {
+void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, const View& y, bool onto) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
-  H3_FLOAT_TYPE(y.type,
-                launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols, total);)
+  H3_FLOAT_TYPE(y.type, launch(stream, "bias", bias_kernel<T>, grid_for(total), acc, bias, as<T>(y), y.stride[0], cols,
+                               total, onto);)
 }
 
 void add_rows(cudaStream_t stream, const float* sum, const View& y) {
@@ -151,10 +139,10 @@ void quantise_rows(cudaStream_t stream, const View& x, int8_t* q, int64_t pitch,
 }
 
 void dequantise_rows(cudaStream_t stream, const int32_t* acc, int64_t pitch, const float* row_scale,
-                     const float* column_scale, const float* bias, const View& y) {
+                     const float* column_scale, const float* bias, const View& y, bool onto) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
   H3_FLOAT_TYPE(y.type, launch(stream, "dequantise_rows", dequantise_kernel<int32_t, T>, grid_for(total), acc, pitch,
-                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total);)
+                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total, onto);)
 }
 
 void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float* scale) {
@@ -167,10 +155,10 @@ void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float*
 }
 
 void scale_rows(cudaStream_t stream, const float* acc, int64_t pitch, const float* row_scale, const float* column_scale,
-                const float* bias, const View& y) {
+                const float* bias, const View& y, bool onto) {
   const int64_t cols = y.dim[1], total = y.dim[0] * cols;
   H3_FLOAT_TYPE(y.type, launch(stream, "scale_rows", dequantise_kernel<float, T>, grid_for(total), acc, pitch,
-                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total);)
+                               row_scale, column_scale, bias, as<T>(y), y.stride[0], cols, total, onto);)
 }
 
 }  // namespace h3::cuda

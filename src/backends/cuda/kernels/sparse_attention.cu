@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) sparse_mma_kernel(Sparse a) {
   };
   load_tile<T, kDim, kVec>(qs, q, a.q_row, block * kBlock, a.rows, kDim);
   load(0, 0);
-  wait_all();
+  copies_wait<0>();
   __syncthreads();
   State f;
 #pragma unroll
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) sparse_mma_kernel(Sparse a) {
       tile_softmax(f, s, keys0, a.scale_log2, [&](int key) { return first + key < a.rows ? 1.0f : -1.0f; });
     }
     tile_values<T>(f, s, vs + now * kTile, keys0);
-    wait_all();
+    copies_wait<0>();
     __syncthreads();
   }
   merge_halves(f, reinterpret_cast<float*>(raw), rows0, warp / 2 == 1, a.scale_log2);
@@ -466,6 +466,15 @@ int64_t place(Sparse& a, bool hopper, char* base, int64_t element) {
 }
 
 }  // namespace
+
+int64_t CudaOps::sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const {
+  Sparse a{};
+  a.heads = static_cast<int>(heads);
+  a.d = static_cast<int>(head_dim);
+  a.blocks = ceil_div(rows, kBlock);
+  a.words = ceil_div(a.blocks, 32);
+  return place(a, false, nullptr, size_of(type));
+}
 
 void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
   const View &q = in.q, &k = in.k, &v = in.v, &out = in.out;

@@ -319,11 +319,15 @@ CUtensorMap boxes_of(const void* base, int64_t rows, int64_t row, int heads, int
 
 bool built_for_this_card() {
 #ifdef H3_CUDA_SM90A
+  thread_local int known = -1;  // the card that the answer is of
+  thread_local bool fits = false;
   int device = 0, major = 0, minor = 0;
   check(cudaGetDevice(&device), "sparse attention");
+  if (device == known) return fits;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "sparse attention");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "sparse attention");
-  return major == 9 && minor == 0;
+  known = device;
+  return fits = major == 9 && minor == 0;
 #else
   return false;
 #endif
