@@ -74,16 +74,14 @@ void MatrixSource::decode_rows(int64_t first, int64_t count, float* out) const {
   }
 }
 
-std::vector<StoredMatrix> MatrixSource::segments() const {
-  std::vector<StoredMatrix> out;
+std::vector<GatheredMatrix> MatrixSource::segments() const {
+  std::vector<GatheredMatrix> out;
   std::vector<int64_t> taken;
   for (size_t i = 0; i < parts.size(); ++i) {
     const StoredMatrix& matrix = parts[i].matrix;
     for (int64_t r = 0; r < parts[i].rows; ++r) taken.push_back(parts[i].first + r);
     if (i + 1 < parts.size() && parts[i + 1].matrix.data.data() == matrix.data.data()) continue;
-    bool whole = static_cast<int64_t>(taken.size()) == matrix.rows;
-    for (size_t r = 0; whole && r < taken.size(); ++r) whole = taken[r] == static_cast<int64_t>(r);
-    out.push_back(whole ? matrix : gather_rows(matrix, taken));
+    out.push_back(gather_rows(matrix, taken));
     taken.clear();
   }
   return out;

@@ -2,6 +2,7 @@
 // read.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,8 +35,19 @@ struct StoredMatrix {
 // The planes as the codecs take them. Only of a matrix that check_matrix accepted.
 PackedRows packed_rows(const StoredMatrix& matrix);
 
-// A matrix of the given rows in the same format, bytes copied. `rows` need not be distinct.
-StoredMatrix gather_rows(const StoredMatrix& matrix, std::span<const int64_t> rows);
+// Rows of a stored matrix in another order, still packed and not copied: every plane as the pieces that lie behind each
+// other in it. What loads a weight copies them once, to where they are used.
+struct GatheredMatrix {
+  using Pieces = std::vector<std::span<const std::byte>>;
+  Format format = Format::f32;
+  PackedRows rows;                         // without its planes
+  std::array<Pieces, 5> planes;            // data, scale, scale2, codebook, pre_scale
+  std::shared_ptr<const void> keep_alive;  // of the pieces
+  int64_t plane_bytes(size_t plane) const;
+};
+
+// `rows` need not be distinct.
+GatheredMatrix gather_rows(const StoredMatrix& matrix, std::span<const int64_t> rows);
 
 // The matrix a Linear multiplies by: rows gathered from one or more stored matrices. Fusing q/k/v, de-interleaving
 // QKV and swapping gate/up are row orders, done here, once, in the loader (dit.md 1.3).
@@ -53,9 +65,8 @@ struct MatrixSource {
   Format format() const;                                             // of the first part
   int64_t stored_bytes() const;                                      // bytes of the rows taken
   void decode_rows(int64_t first, int64_t count, float* out) const;  // [count, cols], exact values of the format
-  // The rows in order as few whole matrices, still packed: one for each run of parts of one stored matrix. A stored
-  // matrix that is taken whole is passed on, else its rows are copied.
-  std::vector<StoredMatrix> segments() const;
+  // The rows in order as few matrices, still packed: one for each run of parts of one stored matrix.
+  std::vector<GatheredMatrix> segments() const;
 };
 
 }  // namespace h3

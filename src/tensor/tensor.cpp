@@ -122,16 +122,40 @@ void Device::admit(int64_t bytes, const char* what) {
     fail(Code::memory, "out of memory on %s: %s needs %.1f MiB (planned failure of a test)", name(), what,
          static_cast<double>(bytes) / kMiB);
   }
-  const int64_t cap = cap_.load(), now = now_.load();
+  const int64_t held = now_.load() + (is_host() ? host_now_->load() : 0);
+  admit_within(cap_.load(), held, bytes, is_host() ? "--ram" : "--vram", what);
+}
+
+void Device::admit_within(int64_t cap, int64_t now, int64_t bytes, const char* flag, const char* what) const {
+  constexpr double kMiB = 1048576.0;
   if (cap <= 0 || now + bytes <= cap) return;
   fail(Code::memory,
        "out of memory on %s: %s needs %.1f MiB, %.1f MiB of the cap of %.1f MiB are in use; raise %s, use --plan "
        "stream or ask for a smaller or shorter clip",
        name(), what, static_cast<double>(bytes) / kMiB, static_cast<double>(now) / kMiB,
-       static_cast<double>(cap) / kMiB, is_host() ? "--ram" : "--vram");
+       static_cast<double>(cap) / kMiB, flag);
+}
+
+std::shared_ptr<const void> Device::claim_host(int64_t bytes, const char* what) {
+  const int64_t held = host_now_->load() + (is_host() ? now_.load() : 0);
+  admit_within(is_host() ? cap_.load() : host_cap_.load(), held, bytes, "--ram", what);
+  host_now_->fetch_add(bytes);
+  const auto give = [counter = host_now_, bytes](const void*) { counter->fetch_sub(bytes); };
+  return {static_cast<const void*>(this), give};
 }
 
 std::shared_ptr<std::byte> Device::staging(int64_t bytes) {
+  struct Staged {
+    std::shared_ptr<const void> claim;
+    std::shared_ptr<std::byte> memory;
+  };
+  auto staged = std::make_shared<Staged>();
+  staged->claim = claim_host(bytes, "staging");
+  staged->memory = make_staging(bytes);
+  return {staged, staged->memory.get()};
+}
+
+std::shared_ptr<std::byte> Device::make_staging(int64_t bytes) {
   constexpr size_t kAlign = 64;
   const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + kAlign - 1) / kAlign * kAlign;
   auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlign, rounded));

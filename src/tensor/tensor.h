@@ -76,7 +76,10 @@ class Device {
   virtual void download(View source, void* host) = 0;           // source contiguous
   virtual int64_t free_bytes() const { return 0; }              // that the device could still give; 0 = unknown
   // Host memory that transfers to and from this device are fastest with (page-locked for a card). 64-byte aligned.
-  virtual std::shared_ptr<std::byte> staging(int64_t bytes);
+  std::shared_ptr<std::byte> staging(int64_t bytes);
+  // Counts host memory that serves this device without being its own, until the last copy of the result goes.
+  // Error(memory) above the cap on host memory.
+  std::shared_ptr<const void> claim_host(int64_t bytes, const char* what);
 
   int64_t allocated_bytes() const { return now_.load(); }  // now
   int64_t peak_bytes() const { return peak_.load(); }      // since the last reset_peak
@@ -85,6 +88,9 @@ class Device {
   // Hard cap on what may be held at a time (--vram, --ram); 0 = none. Larger requests fail like any that do not fit.
   void set_cap(int64_t bytes) { cap_.store(bytes); }
   int64_t cap() const { return cap_.load(); }
+  // The same for staging() and claim_host() of an accelerator; those of a host device count with its own memory.
+  void set_host_cap(int64_t bytes) { host_cap_.store(bytes); }
+  int64_t host_bytes() const { return host_now_->load(); }
   // Test hook: the n-th allocation from now fails (1 = the next); 0 switches it off.
   void fail_allocation(int64_t n) { fail_in_.store(n); }
 
@@ -92,9 +98,13 @@ class Device {
   void admit(int64_t bytes, const char* what);  // Error(memory) above the cap or at a planned failure
   void count_taken(int64_t bytes);
   void count_given(int64_t bytes) noexcept { now_.fetch_sub(bytes); }
+  virtual std::shared_ptr<std::byte> make_staging(int64_t bytes);
 
  private:
-  std::atomic<int64_t> now_{0}, peak_{0}, count_{0}, cap_{0}, fail_in_{0};
+  void admit_within(int64_t cap, int64_t now, int64_t bytes, const char* flag, const char* what) const;
+
+  std::atomic<int64_t> now_{0}, peak_{0}, count_{0}, cap_{0}, fail_in_{0}, host_cap_{0};
+  const std::shared_ptr<std::atomic<int64_t>> host_now_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 class HostDevice final : public Device {

@@ -1,6 +1,7 @@
 // Random matrices in every storage format, all values finite.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -113,6 +114,23 @@ inline std::vector<Format> weight_formats() {
       H3_WEIGHT_FORMATS(H3_FORMAT)
 #undef H3_FORMAT
   };
+}
+
+// The pieces behind each other, as loading a weight lays them.
+inline StoredMatrix joined(const GatheredMatrix& from) {
+  auto all = std::make_shared<std::array<std::vector<std::byte>, 5>>();
+  StoredMatrix m;
+  m.format = from.format;
+  m.rows = from.rows.rows;
+  m.cols = from.rows.cols;
+  m.rotation = from.rows.rotation;
+  std::span<const std::byte>* const planes[] = {&m.data, &m.scale, &m.scale2, &m.codebook, &m.pre_scale};
+  for (size_t i = 0; i < all->size(); ++i) {
+    for (const auto& piece : from.planes[i]) (*all)[i].insert((*all)[i].end(), piece.begin(), piece.end());
+    *planes[i] = (*all)[i];
+  }
+  m.keep_alive = all;
+  return m;
 }
 
 }  // namespace h3

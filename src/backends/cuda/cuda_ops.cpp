@@ -76,7 +76,7 @@ int select_card(int index) {
 CudaOps::CudaOps(Context& context, int index)
     : context_(context),
       index_(select_card(index)),
-      device_(index, owner_.stream),
+      device_(index, owner_.stream, context.pool),
       plans_(std::make_unique<LinearPlans>(*this)),
       dnn_(std::make_unique<DnnAttention>(device_)) {
   for (cudaEvent_t& event : paces_) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event creation");

@@ -7,8 +7,23 @@
 
 namespace h3::cuda {
 
-CudaDevice::CudaDevice(int index, cudaStream_t stream)
-    : index_(index), stream_(stream), name_(strf("cuda:%d", index)) {}
+namespace {
+
+constexpr int64_t kStageBytes = int64_t{8} << 20;
+constexpr int kStages = 8;
+
+// Page-locked memory needs no stage.
+bool page_locked(const void* host) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, host) == cudaSuccess) return attributes.type == cudaMemoryTypeHost;
+  cudaGetLastError();
+  return false;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(int index, cudaStream_t stream, ThreadPool& pool)
+    : index_(index), stream_(stream), pool_(pool), name_(strf("cuda:%d", index)) {}
 
 CudaDevice::~CudaDevice() = default;
 
@@ -42,7 +57,7 @@ int64_t CudaDevice::free_bytes() const {
   return static_cast<int64_t>(free_now);
 }
 
-std::shared_ptr<std::byte> CudaDevice::staging(int64_t bytes) {
+std::shared_ptr<std::byte> CudaDevice::make_staging(int64_t bytes) {
   void* data = nullptr;
   if (cudaHostAlloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocDefault) != cudaSuccess) {
     cudaGetLastError();
@@ -54,11 +69,16 @@ std::shared_ptr<std::byte> CudaDevice::staging(int64_t bytes) {
 
 void CudaDevice::upload(const void* host, View destination) {
   H3_ASSERT(destination.contiguous());
-  if (destination.bytes() == 0) return;
-  check(cudaMemcpyAsync(destination.data, host, static_cast<size_t>(destination.bytes()), cudaMemcpyHostToDevice,
-                        stream_),
-        "upload");
+  const auto bytes = static_cast<size_t>(destination.bytes());
+  if (bytes == 0) return;
+  if (!page_locked(host)) return upload_pieces(destination.data, {{static_cast<const std::byte*>(host), bytes}});
+  check(cudaMemcpyAsync(destination.data, host, bytes, cudaMemcpyHostToDevice, stream_), "upload");
   check(cudaStreamSynchronize(stream_), "upload");
+}
+
+void CudaDevice::upload_pieces(void* target, const StagedCopy::Pieces& pieces) {
+  if (staged_ == nullptr) staged_ = std::make_unique<StagedCopy>(*this, pool_, kStageBytes, kStages);
+  staged_->copy(stream_, target, pieces);
 }
 
 void CudaDevice::download(View source, void* host) {

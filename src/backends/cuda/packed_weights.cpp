@@ -1,7 +1,7 @@
 #include "backends/cuda/packed_weights.h"
 
 #include <algorithm>
-#include <span>
+#include <utility>
 
 namespace h3::cuda {
 namespace {
@@ -10,32 +10,28 @@ constexpr int64_t kAlign = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-PackedSegment upload_segment(CudaDevice& device, const StoredMatrix& matrix, int64_t first, StreamGroup* group,
+PackedSegment upload_segment(CudaDevice& device, GatheredMatrix matrix, int64_t first, StreamGroup* group,
                              const char* label) {
   PackedSegment segment;
   segment.format = matrix.format;
   segment.first = first;
-  segment.rows = packed_rows(matrix);
-  const std::span<const std::byte> planes[] = {matrix.data, matrix.scale, matrix.scale2, matrix.codebook,
-                                               matrix.pre_scale};
+  segment.rows = matrix.rows;
   int64_t total = 0;
-  for (const auto& plane : planes) total += aligned(static_cast<int64_t>(plane.size()));
+  for (size_t i = 0; i < matrix.planes.size(); ++i) total += aligned(matrix.plane_bytes(i));
   int64_t offset = 0;
   if (group != nullptr) {
     offset = group->reserve(total);
   } else {
     segment.bytes = device.allocate(total, label);
   }
-  for (size_t i = 0; i < std::size(planes); ++i) {
-    const std::span<const std::byte> plane = planes[i];
-    if (plane.empty()) continue;
-    const int64_t count = static_cast<int64_t>(plane.size());
+  for (size_t i = 0; i < matrix.planes.size(); ++i) {
+    const int64_t count = matrix.plane_bytes(i);
+    if (count == 0) continue;
     segment.planes[i] = offset;
     if (group != nullptr) {
-      group->put(offset, plane, matrix.keep_alive);
+      group->put(offset, std::move(matrix.planes[i]), matrix.keep_alive);
     } else {
-      auto* target = static_cast<std::byte*>(segment.bytes.data()) + offset;
-      device.upload(plane.data(), make_view(device, target, DType::u8, {count}));
+      device.upload_pieces(static_cast<std::byte*>(segment.bytes.data()) + offset, matrix.planes[i]);
     }
     offset += aligned(count);
   }
@@ -57,9 +53,10 @@ std::vector<PackedSegment> upload_packed(CudaDevice& device, const MatrixSource&
                                          const char* label) {
   std::vector<PackedSegment> out;
   int64_t first = 0;
-  for (const StoredMatrix& matrix : source.segments()) {
-    out.push_back(upload_segment(device, matrix, first, group, label));
-    first += matrix.rows;
+  for (GatheredMatrix& matrix : source.segments()) {
+    const int64_t rows = matrix.rows.rows;
+    out.push_back(upload_segment(device, std::move(matrix), first, group, label));
+    first += rows;
   }
   return out;
 }

@@ -1,7 +1,7 @@
 #include "backends/cuda/weight_stream.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "backends/cuda/backend.h"
 #include "backends/cuda/check.h"
@@ -11,8 +11,8 @@ namespace h3::cuda {
 namespace {
 
 constexpr int64_t kStageBytes = int64_t{16} << 20;
-constexpr int64_t kSliceBytes = int64_t{2} << 20;  // of one thread's copy
-constexpr int kCopyThreads = 4;                    // one thread moves some 10 GB/s, the bus 25 to 50
+constexpr int kStages = 4;
+constexpr int kCopyThreads = 4;  // one thread moves some 10 GB/s, the bus 25 to 50
 
 }  // namespace
 
@@ -28,11 +28,11 @@ int64_t StreamGroup::reserve(int64_t count) {
   return offset;
 }
 
-void StreamGroup::put(int64_t offset, std::span<const std::byte> host, std::shared_ptr<const void> keep_alive) {
+void StreamGroup::put(int64_t offset, StagedCopy::Pieces host, std::shared_ptr<const void> keep_alive) {
   if (host.empty()) return;
   Piece piece;
   piece.offset = offset;
-  piece.host = host;
+  piece.host = std::move(host);
   piece.keep_alive = std::move(keep_alive);
   pieces_.push_back(std::move(piece));
 }
@@ -52,15 +52,12 @@ const std::byte* StreamGroup::base() const {
   return static_cast<const std::byte*>(stream_->slots_[slot_].memory.data());
 }
 
-WeightStream::WeightStream(CudaDevice& device) : device_(device), pool_(kCopyThreads) {
+WeightStream::WeightStream(CudaDevice& device)
+    : device_(device), pool_(kCopyThreads), staged_(device, pool_, kStageBytes, kStages) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream creation");
   for (Slot& slot : slots_) {
     check(cudaEventCreateWithFlags(&slot.ready, cudaEventDisableTiming), "event creation");
     check(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming), "event creation");
-  }
-  for (Stage& stage : stages_) {
-    stage.memory = device_.staging(kStageBytes);
-    check(cudaEventCreateWithFlags(&stage.copied, cudaEventDisableTiming), "event creation");
   }
   worker_ = std::thread([this] { work(); });
 }
@@ -77,7 +74,6 @@ WeightStream::~WeightStream() {
     cudaEventDestroy(slot.ready);
     cudaEventDestroy(slot.free);
   }
-  for (Stage& stage : stages_) cudaEventDestroy(stage.copied);
   cudaStreamDestroy(stream_);
   cudaGetLastError();
 }
@@ -183,29 +179,10 @@ void WeightStream::load(Slot& slot, const StreamGroup& group) {
     if (piece.host.empty()) {
       fill_noise(stream_, piece.noise, piece.first, piece.count, base + piece.offset, piece.type);
     } else {
-      copy(base + piece.offset, piece.host);
+      staged_.copy(stream_, base + piece.offset, piece.host);
     }
   }
   check(cudaEventRecord(slot.ready, stream_), "marking streamed weights as there");
-}
-
-void WeightStream::copy(std::byte* target, std::span<const std::byte> host) {
-  const int64_t total = static_cast<int64_t>(host.size());
-  for (int64_t done = 0; done < total; done += kStageBytes) {
-    const int64_t count = std::min(kStageBytes, total - done);
-    Stage& stage = stages_[next_stage_];
-    next_stage_ = (next_stage_ + 1) % static_cast<int>(std::size(stages_));
-    check(cudaEventSynchronize(stage.copied), "copying streamed weights");
-    const std::byte* from = host.data() + done;
-    pool_.parallel((count + kSliceBytes - 1) / kSliceBytes, [&](int64_t i) {
-      const int64_t first = i * kSliceBytes;
-      std::memcpy(stage.memory.get() + first, from + first, static_cast<size_t>(std::min(kSliceBytes, count - first)));
-    });
-    check(
-        cudaMemcpyAsync(target + done, stage.memory.get(), static_cast<size_t>(count), cudaMemcpyHostToDevice, stream_),
-        "copying streamed weights");
-    check(cudaEventRecord(stage.copied, stream_), "copying streamed weights");
-  }
 }
 
 }  // namespace h3::cuda

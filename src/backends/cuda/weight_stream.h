@@ -33,7 +33,7 @@ class StreamGroup final : public WeightGroup {
 
   // At load: room for `count` bytes, at a multiple of 256, and what fills it.
   int64_t reserve(int64_t count);
-  void put(int64_t offset, std::span<const std::byte> host, std::shared_ptr<const void> keep_alive);
+  void put(int64_t offset, StagedCopy::Pieces host, std::shared_ptr<const void> keep_alive);  // behind each other
   void put_noise(int64_t offset, const NoiseWeights& noise, int64_t first, int64_t count, DType type);
   const std::byte* base() const;  // on the card, while entered
 
@@ -41,7 +41,7 @@ class StreamGroup final : public WeightGroup {
   friend class WeightStream;
   struct Piece {
     int64_t offset = 0;
-    std::span<const std::byte> host;  // empty: noise values [first, first + count) of `type`, made on the card
+    StagedCopy::Pieces host;  // empty: noise values [first, first + count) of `type`, made on the card
     std::shared_ptr<const void> keep_alive;
     NoiseWeights noise;
     int64_t first = 0, count = 0;
@@ -69,11 +69,6 @@ class WeightStream {
     bool loading = false;                         // the copy is not queued yet
     uint64_t left = 0;                            // when its holder was left; never, if it waits to be entered
   };
-  struct Stage {
-    std::shared_ptr<std::byte> memory;
-    cudaEvent_t copied = nullptr;
-  };
-
   void prefetch(StreamGroup& group);
   void enter(StreamGroup& group);
   void leave(StreamGroup& group);
@@ -82,16 +77,14 @@ class WeightStream {
   void grow(int64_t bytes);
   void work();
   void load(Slot& slot, const StreamGroup& group);
-  void copy(std::byte* target, std::span<const std::byte> host);
 
   CudaDevice& device_;
   Slot slots_[2];
-  Stage stages_[4];
-  int next_stage_ = 0;
   cudaStream_t stream_ = nullptr;
   int64_t largest_ = 0;  // bytes of the largest group
   uint64_t clock_ = 0;
   ThreadPool pool_;  // of the copies into page-locked memory; the context's pool is busy elsewhere
+  StagedCopy staged_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

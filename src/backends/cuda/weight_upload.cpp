@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -11,7 +12,16 @@
 namespace h3::cuda {
 namespace {
 
-constexpr int64_t kStageBytes = int64_t{64} << 20;  // of rows decoded at a time
+constexpr int64_t kStageBytes = int64_t{64} << 20;    // of rows decoded at a time
+constexpr int64_t kConvertBytes = int64_t{32} << 20;  // of numbers that the card converts at a time
+
+// Of a format of plain numbers.
+std::optional<DType> number_type(Format format) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    if (format == stored_as(type)) return type;
+  }
+  return std::nullopt;
+}
 
 bool exact_in(DType type, const std::vector<float>& values) {
   for (float v : values) {
@@ -63,26 +73,63 @@ class Target {
     fill_noise(ops_.stream(), noise, first, count, address(at), linear_.operand);
   }
   void stored(int64_t at, std::span<const std::byte> bytes, const std::shared_ptr<const void>& keep_alive) {
-    if (group_ != nullptr) return group_->put(linear_.offset + at, bytes, keep_alive);
+    if (group_ != nullptr) return group_->put(linear_.offset + at, {bytes}, keep_alive);
     upload(at, bytes);
+  }
+  // Rows of numbers of another type: false when the host has to convert them.
+  bool converted(int64_t at, std::span<const std::byte> bytes, DType type, int64_t cols) {
+    if (group_ != nullptr) return false;
+    const int64_t row = cols * size_of(type), rows = static_cast<int64_t>(bytes.size()) / row;
+    const int64_t step = std::max<int64_t>(1, kConvertBytes / row);
+    for (int64_t first = 0; first < rows; first += step) {
+      const int64_t count = std::min(step, rows - first);
+      void* const numbers = ops_.scratch(0, count * row);
+      device().upload_pieces(numbers,
+                             {bytes.subspan(static_cast<size_t>(first * row), static_cast<size_t>(count * row))});
+      cast_rows(ops_.stream(), make_view(ops_.device(), numbers, type, {count, cols}),
+                address(at + first * cols * size_of(linear_.operand)), linear_.operand, linear_.operand == DType::f16);
+    }
+    return true;
   }
   void made(int64_t at, std::vector<std::byte> bytes) {
     if (group_ == nullptr) return upload(at, bytes);
-    const auto kept = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-    group_->put(linear_.offset + at, *kept, kept);
+    struct Kept {
+      std::shared_ptr<const void> claim;
+      std::vector<std::byte> bytes;
+    };
+    const auto kept = std::make_shared<Kept>();
+    kept->claim = device().claim_host(static_cast<int64_t>(bytes.size()), linear_.label.c_str());
+    kept->bytes = std::move(bytes);
+    group_->put(linear_.offset + at, {kept->bytes}, kept);
   }
 
  private:
   std::byte* address(int64_t at) const { return static_cast<std::byte*>(linear_.data.data()) + at; }
-  void upload(int64_t at, std::span<const std::byte> bytes) {
-    const View view = make_view(ops_.device(), address(at), DType::u8, {static_cast<int64_t>(bytes.size())});
-    ops_.device().upload(bytes.data(), view);
-  }
+  CudaDevice& device() { return static_cast<CudaDevice&>(ops_.device()); }
+  void upload(int64_t at, std::span<const std::byte> bytes) { device().upload_pieces(address(at), {bytes}); }
 
   CudaOps& ops_;
   CudaLinear& linear_;
   StreamGroup* group_;
 };
+
+// What needs no decoding on the host: false when this part does.
+bool place(Target& target, DType operand, const MatrixSource::Part& part, int64_t at) {
+  const StoredMatrix& matrix = part.matrix;
+  if (matrix.format == Format::noise) {  // made on the card
+    NoiseWeights noise;
+    std::memcpy(&noise, matrix.data.data(), sizeof noise);
+    target.noise(at, noise, part.first * matrix.cols, part.rows * matrix.cols);
+    return true;
+  }
+  const std::optional<DType> type = number_type(matrix.format);
+  if (!type || !matrix.pre_scale.empty()) return false;
+  const int64_t row = matrix.cols * size_of(*type);
+  const auto bytes = matrix.data.subspan(static_cast<size_t>(part.first * row), static_cast<size_t>(part.rows * row));
+  if (*type != operand) return target.converted(at, bytes, *type, matrix.cols);
+  target.stored(at, bytes, matrix.keep_alive);
+  return true;
+}
 
 }  // namespace
 
@@ -99,14 +146,7 @@ void upload_operands(CudaOps& ops, CudaLinear& linear, const MatrixSource& sourc
   int64_t row = 0;
   for (const MatrixSource::Part& part : source.parts) {
     const StoredMatrix& matrix = part.matrix;
-    if (!int8 && matrix.format == Format::noise) {  // made on the card
-      NoiseWeights noise;
-      std::memcpy(&noise, matrix.data.data(), sizeof noise);
-      target.noise(row * pitch, noise, part.first * cols, part.rows * cols);
-    } else if (!int8 && matrix.format == stored_as(linear.operand) && matrix.pre_scale.empty()) {  // bytes as they are
-      const auto first = static_cast<size_t>(part.first * pitch), count = static_cast<size_t>(part.rows * pitch);
-      target.stored(row * pitch, matrix.data.subspan(first, count), matrix.keep_alive);
-    } else {
+    if (int8 || !place(target, linear.operand, part, row * pitch)) {
       const FormatRow& format = row_of(matrix.format);
       for (int64_t done = 0; done < part.rows; done += step) {
         const int64_t count = std::min(step, part.rows - done);

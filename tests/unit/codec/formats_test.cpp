@@ -115,7 +115,7 @@ TEST(Formats, GatheredRowsAndSegments) {
     check_matrix(m, row_of(format).name);
     const std::vector<float> all = decode(m);
     const std::vector<int64_t> rows = {3, 149, 0, 3, 128, 17};
-    const StoredMatrix some = gather_rows(m, rows);
+    const StoredMatrix some = joined(gather_rows(m, rows));
     check_matrix(some, row_of(format).name);
     const std::vector<float> got = decode(some);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -125,14 +125,16 @@ TEST(Formats, GatheredRowsAndSegments) {
     source.append(m, 64, 86);
     source.append(m, 0, 64);
     source.append(m, 0, 150);
-    const std::vector<StoredMatrix> segments = source.segments();
+    const std::vector<GatheredMatrix> segments = source.segments();
     ASSERT_EQ(segments.size(), 1u);
     std::vector<float> want(all.size() * 2);
     source.decode_rows(0, 300, want.data());
-    EXPECT_EQ(0, std::memcmp(decode(segments[0]).data(), want.data(), want.size() * 4)) << row_of(format).name;
+    EXPECT_EQ(0, std::memcmp(decode(joined(segments[0])).data(), want.data(), want.size() * 4)) << row_of(format).name;
     MatrixSource whole;
     whole.append(m, 0, 150);
-    EXPECT_EQ(whole.segments().at(0).data.data(), m.data.data()) << "copied without need";
+    const GatheredMatrix same = whole.segments().at(0);
+    ASSERT_EQ(same.planes[0].size(), 1u) << row_of(format).name;
+    EXPECT_EQ(same.planes[0][0].data(), m.data.data()) << "copied without need";
     EXPECT_EQ(whole.stored_bytes(), m.bytes());
   }
 }
@@ -143,14 +145,14 @@ TEST(Formats, SegmentsOfTwoTensors) {
   MatrixSource source;
   source.append(a, 0, 4);
   source.append(b, 2, 3);
-  const std::vector<StoredMatrix> segments = source.segments();
+  const std::vector<GatheredMatrix> segments = source.segments();
   ASSERT_EQ(segments.size(), 2u);
   EXPECT_EQ(segments[0].format, Format::q4_k);
   EXPECT_EQ(segments[1].format, Format::q6_k);
   std::vector<float> want(7 * 256);
   source.decode_rows(0, 7, want.data());
-  std::vector<float> got = decode(segments[0]);
-  for (const float v : decode(segments[1])) got.push_back(v);
+  std::vector<float> got = decode(joined(segments[0]));
+  for (const float v : decode(joined(segments[1]))) got.push_back(v);
   EXPECT_EQ(got, want);
 }
 

@@ -107,6 +107,34 @@ TEST_F(TensorTest, TooMuchMemoryIsAnError) {
 #endif
 }
 
+TEST_F(TensorTest, StagingCountsAsMemoryOfTheHost) {
+  HostDevice device;
+  device.set_cap(1000);
+  const Buffer held = device.allocate(600, "test");
+  std::shared_ptr<std::byte> staging = device.staging(300);
+  EXPECT_EQ(device.host_bytes(), 300);
+  for (const bool stage : {true, false}) {
+    try {
+      if (stage) {
+        device.staging(101);
+      } else {
+        device.allocate(101, "test");
+      }
+      FAIL() << "1001 bytes of 1000";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::memory);
+      EXPECT_NE(std::string(error.what()).find("raise --ram"), std::string::npos) << error.what();
+    }
+  }
+  const std::shared_ptr<std::byte> other = staging;
+  staging.reset();
+  EXPECT_EQ(device.host_bytes(), 300) << "another holds it";
+  std::shared_ptr<const void> claim = device.claim_host(100, "test");
+  EXPECT_THROW(device.claim_host(1, "test"), Error);
+  claim.reset();
+  EXPECT_EQ(device.host_bytes(), 300);
+}
+
 TEST(Rows, OneRoundingFromDouble) {
   // Halfway between two bf16 values plus a part that f32 cannot hold: rounding twice would go to even, down.
   const double halfway = 1 + 0x1p-8, above = halfway + 0x1p-40;
