@@ -94,7 +94,11 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
   switch (options.kind) {
     case BenchKind::ops: return bench_ops(*ops, options, emit);
     case BenchKind::block: return bench_block(*ops, options, emit);
-    case BenchKind::step: return emit(bench_step(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
+    case BenchKind::step: {
+      const Ceiling ceiling = measure_ceiling(*ops, options.model.compute);
+      if (options.graphs) return bench_graphs(*ops, options.model, ceiling, emit);
+      return emit(bench_step(*ops, options.model, ceiling));
+    }
     case BenchKind::vae: {
       const Ceiling ceiling = measure_ceiling(*ops, options.model.compute);
       emit(bench_video_decode(*ops, options.model, ceiling));
@@ -116,6 +120,10 @@ std::string bench_line(const Json& row) {
   if (row.find("tflops") != nullptr) line += strf(" %7.3f TFLOP/s", number_of(row, "tflops"));
   for (const char* key : {"fraction_of_peak", "fraction_of_matmul_ceiling"}) {
     if (row.find(key) != nullptr) line += strf(" %3.0f %% of the peak", 100 * number_of(row, key));
+  }
+  if (row.find("recorded_blocks") != nullptr) {
+    line += strf(" %3.0f blocks recorded at a time: %+.2f %%", number_of(row, "recorded_blocks"),
+                 100 * number_of(row, "gain_over_eager"));
   }
   if (row.find("best_fraction") != nullptr) line += strf(" (best %.0f %%)", 100 * number_of(row, "best_fraction"));
   if (row.find("times_onednn") != nullptr) line += strf(" %.2fx oneDNN", number_of(row, "times_onednn"));

@@ -20,6 +20,7 @@ struct BenchOptions {
   BenchKind kind = BenchKind::ops;
   std::string device = "auto";  // as --device
   int threads = 0;              // 0 = one per CPU
+  bool graphs = false;          // step: eager beside recorded blocks
   bool shadow = false;          // step, vae and e2e: repeat every call on the oracle and say that it agrees; no times
   ModelBench model;             // size, layers, compute and repeats; `ops` takes the repeats alone
   std::vector<int64_t> rows;    // ops and block; empty = 1874, respectively 480 and 1874

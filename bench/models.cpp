@@ -105,48 +105,114 @@ Ceiling measure_ceiling(Ops& ops, Compute compute) {
   return out;
 }
 
+namespace {
+
+// A denoiser with made-up weights and what one evaluation takes.
+class StepBench {
+ public:
+  StepBench(Ops& ops, const ModelBench& o)
+      : ops_(ops), options_(o), config_(release_dit_config(o.layers)), layout_(build_layout(text_to_video(o))) {
+    ops.device().reset_peak();
+    const double start = clock_seconds();
+    const Format format = o.compute == Compute::packed ? Format::f8_e4m3 : Format::noise;
+    DitOptions options;
+    options.compute = o.compute;
+    options.activation = activation_of(o.compute);
+    dit_ = load_dit(ops, synthetic_dit(config_, 1, format), options, control_);
+    ops.sync();
+    load_ = clock_seconds() - start;
+    TorchGenerator generator(7);
+    text_ = generator.randn(o.text_rows * config_.text_dim);
+    const auto stream = [&](int64_t rows, int64_t width, bool random) {
+      const std::vector<float> values = random ? generator.randn(rows * width) : std::vector<float>(rows * width);
+      return upload_f32(ops.device(), values.data(), {rows, width}, DType::f32, "benchmark");
+    };
+    const auto video = static_cast<int64_t>(layout_.video_rows.size());
+    const auto audio = static_cast<int64_t>(layout_.audio_rows.size());
+    xv_ = stream(video, config_.video_row, true);
+    xa_ = stream(audio, config_.audio_row, true);
+    vv_ = stream(video, config_.video_row, false);
+    va_ = stream(audio, config_.audio_row, false);
+  }
+
+  std::unique_ptr<DitSession> start(int64_t record_blocks) {
+    DitRequest request;
+    request.layout = &layout_;
+    request.text = text_;
+    request.video_times = diffusers_grid(5, 12).time;
+    request.audio_times = diffusers_grid(5, 3).time;
+    request.record_blocks = record_blocks;
+    return dit_->start(std::move(request), control_);
+  }
+  void evaluate(DitSession& session) {
+    session.evaluate(1, xv_, xa_, vv_, va_);
+    ops_.sync();
+  }
+  const DitConfig& config() const { return config_; }
+  int64_t rows() const { return layout_.rows; }
+  int64_t weight_bytes() const { return dit_->weight_bytes(); }
+  double load_seconds() const { return load_; }
+  std::vector<float> video() const { return download_f32(vv_); }
+  bool finite() const { return all_finite(download_f32(vv_)) && all_finite(download_f32(va_)); }
+  Json report(const std::vector<double>& seconds, const Ceiling& ceiling) const {
+    const double tflop = step_tflop(config_, static_cast<double>(layout_.rows));
+    Json row = report_of("step", ops_, seconds, tflop, ceiling.matmul_tflops);
+    row.set("size", strf("%dx%dx%d", options_.width, options_.height, options_.frames)).set("rows", layout_.rows);
+    return row.set("layers", config_.layers).set("compute", compute_name(options_.compute));
+  }
+
+ private:
+  Ops& ops_;
+  const ModelBench& options_;
+  Control control_;
+  DitConfig config_;
+  PackedLayout layout_;
+  std::unique_ptr<Dit> dit_;
+  double load_ = 0;
+  std::vector<float> text_;
+  Tensor xv_, xa_, vv_, va_;
+};
+
+}  // namespace
+
 Json bench_step(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
-  const Control control;
-  const DitConfig config = release_dit_config(o.layers);
-  const Component component = synthetic_dit(config, 1, o.compute == Compute::packed ? Format::f8_e4m3 : Format::noise);
-  DitOptions options;
-  options.compute = o.compute;
-  options.activation = activation_of(o.compute);
-  ops.device().reset_peak();
-  const double load_start = clock_seconds();
-  const std::unique_ptr<Dit> dit = load_dit(ops, component, options, control);
-  ops.sync();
-  const double load = clock_seconds() - load_start;
-  const PackedLayout layout = build_layout(text_to_video(o));
-  TorchGenerator generator(7);
-  DitRequest request;
-  request.layout = &layout;
-  request.text = generator.randn(o.text_rows * config.text_dim);
-  request.video_times = diffusers_grid(5, 12).time;
-  request.audio_times = diffusers_grid(5, 3).time;
-  const std::unique_ptr<DitSession> session = dit->start(std::move(request), control);
-  const int64_t video = static_cast<int64_t>(layout.video_rows.size()),
-                audio = static_cast<int64_t>(layout.audio_rows.size());
-  Device& device = ops.device();
-  const Tensor xv = upload_f32(device, generator.randn(video * config.video_row).data(), {video, config.video_row},
-                               DType::f32, "benchmark");
-  const Tensor xa = upload_f32(device, generator.randn(audio * config.audio_row).data(), {audio, config.audio_row},
-                               DType::f32, "benchmark");
-  const Tensor vv(device, DType::f32, {video, config.video_row}, "benchmark");
-  const Tensor va(device, DType::f32, {audio, config.audio_row}, "benchmark");
-  session->evaluate(1, xv, xa, vv, va);
-  ops.sync();
-  const std::vector<float> first = download_f32(vv);
-  const int64_t allocations = device.allocations();
-  const std::vector<double> seconds = time_runs(ops, o.repeats, [&] { session->evaluate(1, xv, xa, vv, va); });
-  const std::vector<float> again = download_f32(vv);
-  Json row =
-      report_of("step", ops, seconds, step_tflop(config, static_cast<double>(layout.rows)), ceiling.matmul_tflops);
-  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("rows", layout.rows).set("layers", config.layers);
-  row.set("compute", compute_name(o.compute)).set("load_s", load).set("weight_bytes", dit->weight_bytes());
-  row.set("workspace_bytes", session->bytes()).set("finite", all_finite(again) && all_finite(download_f32(va)));
-  row.set("repeatable", first == again).set("allocations_in_loop", device.allocations() - allocations);
+  StepBench step(ops, o);
+  const std::unique_ptr<DitSession> session = step.start(o.record_blocks);
+  step.evaluate(*session);
+  const std::vector<float> first = step.video();
+  const int64_t allocations = ops.device().allocations();
+  const std::vector<double> seconds = time_runs(ops, o.repeats, [&] { step.evaluate(*session); });
+  Json row = step.report(seconds, ceiling);
+  row.set("load_s", step.load_seconds()).set("weight_bytes", step.weight_bytes());
+  row.set("workspace_bytes", session->bytes()).set("finite", step.finite());
+  row.set("repeatable", first == step.video()).set("allocations_in_loop", ops.device().allocations() - allocations);
   return row;
+}
+
+void bench_graphs(Ops& ops, const ModelBench& o, const Ceiling& ceiling, const std::function<void(const Json&)>& emit) {
+  StepBench step(ops, o);
+  const std::vector<int64_t> spans = {0, 1, 2, step.config().layers};
+  std::vector<std::unique_ptr<DitSession>> sessions;
+  std::vector<std::function<void()>> alternatives;
+  std::vector<float> eager;
+  for (const int64_t span : spans) {
+    DitSession& session = *sessions.emplace_back(step.start(span));
+    step.evaluate(session);  // what a recording needs
+    step.evaluate(session);
+    if (eager.empty()) eager = step.video();
+    if (step.video() != eager) {
+      fail(Code::data, "bench step: %lld blocks recorded at a time give other values than none",
+           static_cast<long long>(span));
+    }
+    alternatives.push_back([&step, &session] { step.evaluate(session); });
+  }
+  const std::vector<std::vector<double>> seconds = time_in_turns(alternatives, o.repeats);
+  const double reference = median_of(seconds[0]);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    Json row = step.report(seconds[i], ceiling);
+    row.set("recorded_blocks", spans[i]).set("finite", step.finite());
+    emit(row.set("gain_over_eager", (reference - median_of(seconds[i])) / reference));
+  }
 }
 
 Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {

@@ -13,9 +13,10 @@ namespace h3 {
 
 struct ModelBench {
   int width = 960, height = 544, frames = 124, text_rows = 16;
-  int64_t layers = 0;  // 0 = the release's
+  int64_t layers = 0;               // 0 = the release's
   Compute compute = Compute::bf16;  // packed: weights in e4m3, multiplied as they are stored
-  int repeats = 5;  // odd numbers give a median that was measured
+  int repeats = 5;                  // odd numbers give a median that was measured
+  int64_t record_blocks = 0;        // of an evaluation, recorded at a time (DitRequest)
 };
 
 const char* compute_name(Compute compute);  // "bf16"
@@ -30,6 +31,10 @@ Ceiling measure_ceiling(Ops& ops, Compute compute);
 // Each returns one JSON object: sizes, seconds (median and every repeat), TFLOP, TFLOP/s, fraction of the ceiling,
 // device bytes, finite, repeatable.
 Json bench_step(Ops& ops, const ModelBench& options, const Ceiling& ceiling);
+// The same evaluation eager and recorded one block, two and all at a time, in turns; Error(data) when values differ.
+// gain_over_eager: (eager - recorded) / eager.
+void bench_graphs(Ops& ops, const ModelBench& options, const Ceiling& ceiling,
+                  const std::function<void(const Json&)>& emit);
 Json bench_video_decode(Ops& ops, const ModelBench& options, const Ceiling& ceiling);
 // A clip as a reference. rel_l2: of one tile against the same encode in f32; above kEncodeLimit is Error(data).
 inline constexpr double kEncodeLimit = 2e-3;

@@ -28,6 +28,7 @@ int run_cli(int argc, char** argv, std::span<const Command> commands);
 int run_generate(Arguments& arguments);
 int run_compare(Arguments& arguments);
 int run_plan(Arguments& arguments);
+int run_prepare(Arguments& arguments);
 int run_rerun(Arguments& arguments);
 int run_info(Arguments& arguments);
 int run_devices(Arguments& arguments);

@@ -5,9 +5,9 @@ namespace h3 {
 namespace {
 
 constexpr uint32_t kRender = kGenerate | kRerun;
-constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kServe;
+constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kBenchStart | kServe | kPrepare;
 constexpr uint32_t kModels = kRun | kInfo | kPack;
-constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kCompare | kPack;
+constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kBenchStart | kCompare | kPack | kPrepare;
 using K = ValueKind;
 
 // clang-format off
@@ -27,11 +27,11 @@ constexpr Flag kFlags[] = {
      kModels, "Row order of fused QKV weights, where the files do not say."},
 
     {"Model", "weights", "", K::choice, "random", "the files'", "random, random-q4tp, random-fp8", "", "", false,
-     kGenerate | kBench,
+     kGenerate | kBench | kBenchStart | kPrepare,
      "Made-up weights of release size instead of files, in bf16, 4 bits or fp8: to measure time and memory. The clip "
      "shows nothing."},
     {"Model", "layers", "", K::whole, "N", "2; 50 for bench turbo", "1..50", "", "", false,
-     kGenerate | kBench | kBenchTurbo,
+     kGenerate | kBench | kBenchTurbo | kBenchStart | kPrepare,
      "Layers of each part with --weights random."},
 
     {"What to render", "prompt", "-p", K::text, "TEXT", "", "", "prompt", "prompt", false, kGenerate,
@@ -62,13 +62,14 @@ constexpr Flag kFlags[] = {
     {"What to render", "strict", "", K::none, "", "off", "", "strict", "", false, kGenerate,
      "Refuse a prompt whose tags name nothing, and references that no tag names, instead of warning."},
 
-    {"Size and length", "size", "", K::size, "WxH", "the model's", "", "", "size", false, kGenerate | kBench,
+    {"Size and length", "size", "", K::size, "WxH", "the model's", "", "", "size", false,
+     kGenerate | kBench | kBenchStart,
      "Width and height in pixels, snapped to multiples of 32."},
     {"Size and length", "width", "-W", K::whole, "N", "the model's", "32..4096", "width", "size", false,
-     kGenerate | kBench,
+     kGenerate | kBench | kBenchStart,
      "Width in pixels."},
     {"Size and length", "height", "-H", K::whole, "N", "the model's", "32..4096", "height", "size", false,
-     kGenerate | kBench,
+     kGenerate | kBench | kBenchStart,
      "Height in pixels."},
     {"Size and length", "aspect", "", K::text, "W:H", "", "1:4..4:1", "aspect", "size", false, kGenerate,
      "Shape of the picture; the size follows from the short edge."},
@@ -76,7 +77,7 @@ constexpr Flag kFlags[] = {
      kGenerate, "Length of the shorter side, with --aspect or a keyframe."},
     {"Size and length", "frames", "--video-frames", K::whole, "N", "the model's", "1..1450", "frames", "length",
      false,
-     kGenerate | kBench, "Frames at 24 per second, snapped up to 17k+5: 5, 22, 39, 56, ... 124 ..."},
+     kGenerate | kBench | kBenchStart, "Frames at 24 per second, snapped up to 17k+5: 5, 22, 39, 56, ... 124 ..."},
     {"Size and length", "seconds", "--duration --video-duration", K::number, "S", "", "up to 60.4", "seconds",
      "length", false, kGenerate, "Length in seconds instead of frames."},
     {"Size and length", "exact", "", K::none, "", "off", "", "exact", "", false, kGenerate,
@@ -126,11 +127,11 @@ constexpr Flag kFlags[] = {
      kRun | kBench | kBenchTurbo,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size",
-     "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench,
+     "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench | kBenchStart | kPrepare,
      "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off; fp8 multiplies fp8 "
      "files as they are stored, on NVIDIA cards of compute capability 8.9 and newer."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
-     kGenerate | kBenchEval, "Arithmetic of the video decoder and encoder."},
+     kGenerate | kBenchEval | kBenchStart, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
      kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo,
      "Threads to compute with. Results do not depend on it."},
@@ -138,10 +139,12 @@ constexpr Flag kFlags[] = {
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
      "How the parts of the model share the device: all at once, in turns, or some layers at a time. The clip is "
      "the same to the byte; auto takes the first that fits."},
+    {"Computing", "prepared", "", K::path, "FILE", "none", "", "", "", false, kGenerate | kRerun | kServe | kBenchStart,
+     "Plans that h3 prepare found on this machine. Others' plans are not used, and one line says why."},
     {"Computing", "vram", "--max-vram", K::text, "SIZE", "what the card has free", "", "", "", false, kRun,
      "Never hold more than this on the card, for example 12G."},
     {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kGenerate,
-     "Refuse before the first step what would take more memory than this."},
+     "Never hold more than this; what would is refused before the first step."},
     {"Computing", "explain", "", K::none, "", "off", "", "", "", false, kGenerate,
      "Say for every distinct matmul which kernel does it and why better ones were refused."},
     {"Computing", "force", "", K::text, "OP=KERNEL", "", "", "", "", true, kGenerate | kBenchEval,
@@ -149,8 +152,9 @@ constexpr Flag kFlags[] = {
     {"Computing", "shadow", "", K::none, "", "off", "", "", "", false, kRender | kBenchEval | kBench,
      "Repeat every operation on the reference back end and stop at the first that differs. Slow; for small runs."},
 
-    {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4, model.cmf for pack", "", "output", "", false,
-     kRender | kPack,
+    {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4; model.cmf for pack, plans.h3p for prepare", "", "output",
+     "", false,
+     kRender | kPack | kPrepare,
      "The clip; the container follows from the ending: .mp4, .webm, .avi, .y4m. For pack, the CMF file."},
     {"Output", "wav", "", K::path, "FILE", "", "", "wav", "", false, kGenerate, "Also write the sound alone."},
     {"Output", "frames-dir", "", K::path, "DIR", "", "", "frames_dir", "", false, kGenerate,
@@ -168,10 +172,13 @@ constexpr Flag kFlags[] = {
     {"Output", "json", "", K::none, "", "off", "", "", "", false, kJson,
      "Print JSON instead of text."},
 
-    {"Measuring", "rows", "", K::text, "LIST", "1874; 480 and 1874 for block", "", "", "", false, kBench,
-     "Comma-separated numbers of rows for ops and block."},
+    {"Measuring", "rows", "", K::text, "LIST", "1874; 480 and 1874 for block; for prepare 1874,19300,37726", "", "", "",
+     false, kBench | kPrepare,
+     "Comma-separated numbers of rows of packed sequences, for ops, block and prepare."},
     {"Measuring", "repeats", "", K::whole, "N", "3", "1..1000", "", "", false, kBench,
      "Times to repeat each measurement; the median counts."},
+    {"Measuring", "graph", "", K::choice, "WHICH", "off", "off, on, both", "", "", false, kBench,
+     "Record the calls of a block and repeat them (step, on a card); both times them beside eager ones, in turns."},
 
     {"Evaluation", "eval", "", K::path, "FILE", "eval.json of the embedded demo model", "", "", "", false, kBenchEval,
      "Prompts, expectations and scores to compare with."},

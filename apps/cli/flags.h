@@ -44,6 +44,8 @@ enum CommandBit : uint32_t {
   kBenchTurbo = 1u << 13,
   kPack = 1u << 14,
   kVerify = 1u << 15,
+  kBenchStart = 1u << 16,
+  kPrepare = 1u << 17,
   kEvery = ~0u
 };
 

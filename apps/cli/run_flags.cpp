@@ -1,5 +1,7 @@
 #include "apps/cli/run_flags.h"
 
+#include <cstdlib>
+
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "pipeline/placement.h"
@@ -8,6 +10,24 @@ namespace h3 {
 
 LogLevel level_of(const Arguments& arguments) {
   return parse_log_level(arguments.on("verbose") ? "info" : arguments.text("log-level", "warn"));
+}
+
+std::vector<int64_t> row_counts(const std::string& text) {
+  std::vector<int64_t> rows;
+  std::string word;
+  for (const char c : text + ",") {
+    if (c != ',') {
+      word += c;
+      continue;
+    }
+    const bool whole = !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos;
+    if (!whole || std::atoi(word.c_str()) < 1) {
+      fail(Code::usage, "--rows: \"%s\" is not a number of rows, give a list such as 480,1874", word.c_str());
+    }
+    rows.push_back(std::atoi(word.c_str()));
+    word.clear();
+  }
+  return rows;
 }
 
 SessionOptions session_options(const Arguments& arguments) {
@@ -45,6 +65,7 @@ SessionOptions session_options(const Arguments& arguments) {
   } else if (arguments.has("layers")) {
     fail(Code::usage, "--layers needs --weights random");
   }
+  options.prepared = arguments.text("prepared");
   if (arguments.has("ram")) options.ram_limit = parse_memory("--ram", arguments.text("ram"));
   for (const std::string& named : arguments.all("turbo-lora")) {
     const size_t equals = named.find('=');

@@ -26,11 +26,11 @@ constexpr KindRow kKinds[] = {{"ops", BenchKind::ops},
                               {"e2e", BenchKind::e2e}};
 
 // Commands of their own, with other flags.
-constexpr const char* kOthers[] = {"eval", "formats", "turbo"};
+constexpr const char* kOthers[] = {"eval", "formats", "start", "turbo"};
 
 BenchKind kind_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1) {
-    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e, eval, formats or turbo: h3 bench block");
+    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e, eval, formats, start or turbo: h3 bench block");
   }
   const std::string& word = arguments.positional[0];
   std::vector<std::string> names;
@@ -42,7 +42,7 @@ BenchKind kind_of(const Arguments& arguments) {
     if (word == name) fail(Code::usage, "bench: write %s right after bench: h3 bench %s", name, name);
     names.emplace_back(name);
   }
-  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e, eval, formats or turbo%s",
+  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e, eval, formats, start or turbo%s",
        word.c_str(), suggestion(word, names).c_str());
 }
 
@@ -61,24 +61,6 @@ int checked(const Arguments& arguments, const char* name, int fallback, int low,
     fail(Code::usage, "--%s: %d is not allowed, give %d to %d, for example %d", name, value, low, high, fallback);
   }
   return value;
-}
-
-std::vector<int64_t> row_counts(const std::string& text) {
-  std::vector<int64_t> rows;
-  std::string word;
-  for (const char c : text + ",") {
-    if (c != ',') {
-      word += c;
-      continue;
-    }
-    const bool whole = !word.empty() && word.size() < 7 && word.find_first_not_of("0123456789") == std::string::npos;
-    if (!whole || std::atoi(word.c_str()) < 1) {
-      fail(Code::usage, "--rows: \"%s\" is not a number of rows, give a list such as 480,1874", word.c_str());
-    }
-    rows.push_back(std::atoi(word.c_str()));
-    word.clear();
-  }
-  return rows;
 }
 
 }  // namespace
@@ -104,6 +86,12 @@ int run_bench_models(Arguments& arguments) {
   model.repeats = checked(arguments, "repeats", 3, 1, 1000);
   if (arguments.has("rows")) options.rows = row_counts(arguments.text("rows"));
   options.shadow = arguments.on("shadow");
+  const std::string graph = arguments.text("graph", "off");
+  if (graph != "off" && graph != "on" && graph != "both") {
+    fail(Code::usage, "--graph: \"%s\" is not known, give off, on or both", graph.c_str());
+  }
+  if (graph == "on") model.record_blocks = 1;
+  options.graphs = graph == "both";
   const bool json = arguments.on("json");
   run_bench(options, terminal.log(), [&](const Json& row) {
     std::printf("%s\n", json ? row.dump().c_str() : bench_line(row).c_str());

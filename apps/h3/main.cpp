@@ -8,6 +8,7 @@ namespace h3 {
 int run_bench_eval(Arguments& arguments);
 int run_bench_formats(Arguments& arguments);
 int run_bench_models(Arguments& arguments);
+int run_bench_start(Arguments& arguments);
 int run_bench_turbo(Arguments& arguments);
 int run_pack(Arguments& arguments);
 int run_verify(Arguments& arguments);
@@ -39,6 +40,11 @@ constexpr h3::Command kCommands[] = {
      "need no change are copied byte for byte. An --output that ends in .safetensors gets the transformer alone, by\n"
      "the names of ComfyUI's files.",
      h3::run_pack},
+    {"prepare", "", h3::kPrepare, "[MODEL]...", "Find plans of matmuls and attention for this card, for later starts",
+     "Tries the library's candidates on the shapes of a block and keeps one only where it is clearly faster. The file\n"
+     "holds for this card, driver, libraries and program, for every block of the model and every length:\n"
+     "h3 generate MODEL --prepared plans.h3p",
+     h3::run_prepare},
     {"serve", "", h3::kServe, "[MODEL]...", "Answer HTTP requests and show a page, with the model kept ready",
      "The page is at http://127.0.0.1:8317/, the API is described in docs/http.md. With no MODEL the embedded demo\n"
      "model runs.",
@@ -50,6 +56,10 @@ constexpr h3::Command kCommands[] = {
      "Encodes normally distributed weights and the transformer in each format and prints docs/formats.md up to its\n"
      "measured scores. The model should be one of full precision; with none the embedded demo is measured.",
      h3::run_bench_formats},
+    {"bench start", "", h3::kBenchStart, "[MODEL]...", "Time a start, from nothing to the end of the first evaluation",
+     "Prints the seconds of every stage since the process began. The files should be in the page cache: cat FILE\n"
+     "> /dev/null.",
+     h3::run_bench_start},
     {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
      "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
      h3::run_bench_turbo},

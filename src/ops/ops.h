@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -166,6 +167,15 @@ struct TileBlend {
   View out;  // [channels, frames, rows, columns] f32, any strides: tile pixels (first_frame + f, r, c)
 };
 
+// Calls that were recorded (Ops::record), to be made again with less work for the host.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;  // the same calls on the same views, which hold other values by now
+};
+
+class PlanMaker;  // plan_maker.h
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -177,6 +187,13 @@ class Ops {
   // Bounds how far the host runs ahead: returns once the work queued before the last but one call of it is done, so
   // that a stop takes effect within two layers. Called once a layer.
   virtual void pace() {}
+
+  // Runs `calls`, whose operations are kept and not carried out. They must have run before, on views of the same
+  // shapes; what they use outlives the recording. nullptr, without running `calls`: this back end does not record.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& calls) { return (void)calls, nullptr; }
+
+  // Of a back end that searches for plans of its calls; nullptr: nothing is searched for.
+  virtual PlanMaker* plan_maker() { return nullptr; }
 
   // ---- prepare time -------------------------------------------------------------------------------------------------
   virtual std::unique_ptr<Linear> make_linear(LinearSpec spec) = 0;

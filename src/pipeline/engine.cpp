@@ -1,11 +1,14 @@
 #include "pipeline/engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "model/synthetic.h"
 #include "pipeline/model_facts.h"
 #include "pipeline/parts.h"
+#include "pipeline/plan.h"
+#include "pipeline/prepare.h"
 
 namespace h3 {
 namespace {
@@ -28,6 +31,16 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
       held_(ops.device().allocated_bytes()) {
   Device& device = ops_.device();
   device.set_cap(device.is_host() ? options_.budget.ram : cap_of_allocations(options_.budget));
+  device.set_host_cap(0);
+  if (options_.ram_limit > 0) {  // what the program holds already, and what is not allocated here, has its share
+    const int64_t left = std::max<int64_t>(options_.ram_limit - anonymous_bytes(), 1);
+    if (device.is_host()) {
+      device.set_cap(device.allocated_bytes() + left);
+    } else {
+      device.set_host_cap(device.host_bytes() + left);
+    }
+  }
+  if (!options_.prepared.empty()) plans_ = PlanPackage::read(options_.prepared);
   facts_.fp8 = facts_.fp8 && !device.is_host();
   facts_.turbo_files = options_.turbo_files;
   facts_.lora_partial = options_.lora_partial;
@@ -41,6 +54,7 @@ Engine::Engine(const Engine& other, Context& context, Ops& ops)
       facts_(other.facts_),
       parts_(std::make_unique<Parts>()) {
   options_.budget = {};
+  options_.ram_limit = 0;
 }
 
 Engine::~Engine() = default;
@@ -70,6 +84,19 @@ Placement Engine::placement(const Resolved& r) {
                          .held = held_});
   placements_.emplace(key, plan);
   return plan;
+}
+
+const Component& Engine::transformer(const Resolved& resolved) const {
+  const Partition partition = resolved.task == Task::ref2va ? Partition::ref2va : Partition::fl2va;
+  const Component* const found = files_.find_dit(partition);
+  if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(Role::dit));
+  return *found;
+}
+
+void Engine::use_plans(const Component& dit, Compute compute) {
+  const auto now = std::make_pair(static_cast<const TensorSource*>(dit.source.get()), compute);
+  if (!plans_ || std::exchange(planned_, now) == now) return;
+  adopt_plans(ops_, ops_.plan_maker(), *plans_, options_.prepared, compute, dit);
 }
 
 Recipe Engine::recipe(const Resolved& resolved) const {

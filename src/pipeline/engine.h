@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/context.h"
@@ -15,6 +17,7 @@
 #include "pipeline/request.h"
 #include "pipeline/stage_sink.h"
 #include "store/model_files.h"
+#include "store/plan_package.h"
 
 namespace h3 {
 
@@ -22,15 +25,17 @@ struct FrameRun;  // model/vae/video_vae.h
 
 struct EngineOptions {
   OpenOptions open;
-  int tap = 0;                  // hidden state of the text encoder; 0 = the model's own
-  int synthetic_layers = 0;     // above 0: random weights of release size with this many layers instead of files
+  int tap = 0;                   // hidden state of the text encoder; 0 = the model's own
+  int synthetic_layers = 0;      // above 0: random weights of release size with this many layers instead of files
   std::string synthetic_format;  // of the matrices of their layers: "" = bf16, "q4tp", "fp8"
   bool keep = false;  // keep every component loaded between stages and runs (servers); otherwise each is released
                       // as soon as it has done its part, so that the text encoder and the transformer never coexist
   std::map<std::string, std::string> turbo_files;  // adapters that requests may name
   bool lora_partial = false;
-  std::string device;  // as recipes name it; "" = the name of the Ops
+  std::string device;    // as recipes name it; "" = the name of the Ops
+  std::string prepared;  // a file of h3 prepare; "" = none
   MemoryBudget budget;
+  int64_t ram_limit = 0;  // bytes of anonymous memory that the process may hold; 0 = no limit
 };
 
 // Where the parts of a finished clip go besides files.
@@ -64,6 +69,7 @@ class Engine {
   // How a run of this request takes turns on the device; what run() follows. Error(memory) when nothing fits. On the
   // host and without a budget nothing is planned: no phases.
   Placement placement(const Resolved& resolved);
+  const Component& transformer(const Resolved& resolved) const;  // Error(usage) without one
 
   // Errors carry the stage they happened in. On any error, and on a stop, no output file is left behind.
   RunReport run(const Resolved& resolved, const Control& control, const RunHooks& hooks = {});
@@ -72,6 +78,7 @@ class Engine {
  private:
   struct Parts;
   friend class Run;
+  void use_plans(const Component& dit, Compute compute);
 
   Context& context_;
   Ops& ops_;
@@ -81,6 +88,8 @@ class Engine {
   std::unique_ptr<Parts> parts_;
   int64_t held_ = 0;                             // on the device before anything was loaded
   std::map<std::string, Placement> placements_;  // by what they depend on
+  std::optional<PlanPackage> plans_;
+  std::pair<const TensorSource*, Compute> planned_{};  // what the plans were last offered for
 };
 
 }  // namespace h3

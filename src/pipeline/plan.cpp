@@ -330,6 +330,14 @@ std::string duration_text(double seconds) {
   return strf("%lld h %lld min", whole / 3600, whole % 3600 / 60);
 }
 
+void check_ram(int64_t limit) {
+  const int64_t held = limit > 0 ? anonymous_bytes() : 0;
+  if (held <= limit) return;
+  fail(Code::memory,
+       "out of memory: %s of RAM are held and --ram is %s; raise it, or ask for a smaller or shorter clip",
+       bytes_text(held).c_str(), bytes_text(limit).c_str());
+}
+
 int64_t anonymous_bytes(int pid) {
   const std::string who = pid > 0 ? std::to_string(pid) : "self";
   return field_of(("/proc/" + who + "/status").c_str(), "RssAnon:");

@@ -84,5 +84,7 @@ std::string duration_text(double seconds);  // "14 s", "3 min 20 s", "2 h 10 min
 
 // Memory of a process that no file backs (RssAnon), now; 0 where the system does not tell. pid 0: this one.
 int64_t anonymous_bytes(int pid = 0);
+// Error(memory) when this process holds more of that than `limit`; 0 = no limit. For memory that no device counts.
+void check_ram(int64_t limit);
 
 }  // namespace h3

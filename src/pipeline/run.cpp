@@ -9,6 +9,7 @@
 #include "model/dit/layout.h"
 #include "pipeline/conditions.h"
 #include "pipeline/parts.h"
+#include "pipeline/plan.h"
 #include "pipeline/preview.h"
 #include "pipeline/step_runner.h"
 #include "sampling/noise.h"
@@ -97,6 +98,7 @@ void Run::stage(const char* name, int64_t items, const Work& work) {
   try {
     work();
     ops_.sync();
+    check_ram(engine_.options_.ram_limit);
   } catch (const Error& error) {
     // A numeric error names its stage itself, with the step.
     if (error.code() == Code::cancelled || error.code() == Code::numeric) throw;
@@ -108,13 +110,12 @@ void Run::stage(const char* name, int64_t items, const Work& work) {
 }
 
 const Component& Run::component(Role role) const {
-  const Partition partition = r_.task == Task::ref2va ? Partition::ref2va : Partition::fl2va;
-  const Component* const found = role == Role::dit ? engine_.files_.find_dit(partition) : engine_.files_.find(role);
+  if (role == Role::dit) return engine_.transformer(r_);
+  const Component* const found = engine_.files_.find(role);
   if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(role));
   return *found;
 }
 
-// ---- text ----------------------------------------------------------------------------------------------------------
 void Run::load_conditioner_part() {
   const bool vision = has_visual_conditions(r_);
   const bool usable = parts_.conditioner && parts_.text_compute == r_.compute && (parts_.text_vision || !vision);
@@ -161,7 +162,6 @@ void Run::encode_text() {
   }
 }
 
-// ---- autoencoders --------------------------------------------------------------------------------------------------
 void Run::load_video_part(bool decoder, bool encoder) {
   const bool usable = parts_.video && parts_.video_compute == r_.vae_compute && (parts_.video_encoder || !encoder) &&
                       (parts_.video_decoder || !decoder);
@@ -244,7 +244,6 @@ void Run::dump_conditions() const {
   take(std::move(result));
 }
 
-// ---- noise and packing ----
 void Run::draw_noise() {
   const NoiseProfile& profile = noise_profile(r_.profile);
   NoiseSpec spec;
@@ -294,13 +293,13 @@ void Run::pack() {
   report_.sequence_rows = layout_.rows;
 }
 
-// ---- denoising ----
 void Run::load_dit_part() {
   // One transformer may serve both halves; otherwise they take turns.
   const Component& wanted = component(Role::dit);
   if (parts_.dit && parts_.dit_compute == r_.compute && parts_.dit_source == wanted.source.get()) return;
   parts_.adapters.unload();
   parts_.dit.reset();
+  if (!hooks_.dry) engine_.use_plans(wanted, r_.compute);
   stage("load transformer", 1, [&] {
     DitOptions options;
     options.compute = r_.compute;
@@ -386,6 +385,7 @@ void Run::denoise_loop(DitSession& session, StepPolicy& policy, Sampler& sampler
     // An accelerator's scratch grows with the first evaluation (ops.h), and with the first sparse one.
     if (step == 1 && !ops_.device().is_host()) allocations = ops_.device().allocations();
     control_.progress("denoise", step, steps);
+    check_ram(engine_.options_.ram_limit);
     const Streams input = sampler.input(step);
     run_step(session, policy, step, input, velocity);
     if (session.sparse_calls() > 0 && !std::exchange(sparse_seen, true)) allocations = ops_.device().allocations();
@@ -455,7 +455,6 @@ void Run::dump_step(int step, const Streams& streams, StageResult& result, const
   add(audio, streams.audio, kAudioRow);
 }
 
-// ---- decoding ----
 void Run::decode_audio() {
   if (!parts_.audio || !r_.request.audio.value_or(true)) return;
   stage("decode audio", r_.audio_latents, [&] {
@@ -506,6 +505,7 @@ void Run::decode_video() {
     open_writer();
     parts_.video->decode(
         latent.data(), r_.latent_frames, r_.latent_height, r_.latent_width, control_, [&](const FrameRun& given) {
+          check_ram(engine_.options_.ram_limit);
           FrameRun run = given;
           run.frames = std::min(run.frames, r_.output_frames - run.first);
           if (run.frames <= 0) return;

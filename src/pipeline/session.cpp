@@ -1,5 +1,6 @@
 #include "pipeline/session.h"
 
+#include <chrono>
 #include <optional>
 
 #include "backends/list.h"
@@ -8,6 +9,7 @@
 #include "model/vae/video_vae.h"
 #include "ops/shadow.h"
 #include "pipeline/engine.h"
+#include "pipeline/prepare.h"
 #include "pipeline/setup.h"
 
 namespace h3 {
@@ -29,6 +31,8 @@ EngineOptions engine_options(const SessionOptions& options) {
   engine.open = open_options(options);
   engine.tap = options.tap;
   engine.keep = options.keep;
+  engine.prepared = options.prepared;
+  engine.ram_limit = options.ram_limit;
   engine.budget = options.budget;
   engine.synthetic_layers = options.synthetic_layers;
   engine.synthetic_format = options.synthetic_format;
@@ -51,17 +55,27 @@ struct Session::State {
       : pool(checked_threads(options.threads)),
         context{pool, log},
         ram_limit(options.ram_limit),
+        start(std::chrono::steady_clock::now()),
         ops(make_backend(options.device, context)),
         device(ops->name()) {
+    note("open device");
     if (options.shadow) ops = shadowed(std::move(ops), context);
     EngineOptions for_engine = engine_options(options);
     for_engine.device = device;
     engine.emplace(context, *ops, std::move(for_engine));
+    note("open model files");
+  }
+  void note(const char* stage) {
+    const auto now = std::chrono::steady_clock::now();
+    opened.push_back({stage, std::chrono::duration<double>(now - start).count(), 1});
+    start = now;
   }
 
   ThreadPool pool;
   Context context;
   int64_t ram_limit;
+  std::chrono::steady_clock::time_point start;
+  std::vector<StageTime> opened;
   std::unique_ptr<Ops> ops;
   std::string device;  // of the back end that does the work
   std::optional<Engine> engine;
@@ -72,6 +86,7 @@ Session::~Session() = default;
 
 const ModelFacts& Session::facts() const { return state_->engine->facts(); }
 std::string Session::device() const { return state_->device; }
+const std::vector<StageTime>& Session::opened() const { return state_->opened; }
 Resolved Session::resolve(const Request& request) const { return h3::resolve(request, state_->engine->facts()); }
 
 Placement Session::placement(const Resolved& resolved) { return state_->engine->placement(resolved); }
@@ -103,6 +118,7 @@ RunReport Session::run(const Resolved& resolved, const Control& control, const F
     hooks.on_audio = [&](const std::vector<float>& samples, int64_t count) { sink.audio(samples.data(), count); };
   }
   hooks.on_preview = sink.preview;
+  hooks.on_stage = sink.stage;
   const Dumps& dumps = resolved.request.dumps;
   hooks.sink.wants = [&](const std::string& stage) {
     for (const auto& [name, path] : dumps) {
@@ -126,6 +142,19 @@ RunReport Session::encode(const Request& request, const std::string& file, const
   return state_->engine->run(h3::resolve(request, text_facts(facts())), control, hooks);
 }
 
+Json Session::prepare(const Request& request, const std::vector<int64_t>& rows, const std::string& file,
+                      const Control& control) {
+  Engine& engine = *state_->engine;
+  const Resolved resolved = resolve(request);
+  const PrepareInput input{
+      *state_->ops, state_->ops->plan_maker(), engine.transformer(resolved), resolved.compute, rows, {}};
+  const PlanPackage package = prepare_plans(input, control);
+  package.write(file);
+  Json key = Json::object({}), report = package.report;
+  for (const auto& [name, value] : package.key) key.set(name, value);
+  return report.set("file", file).set("key", std::move(key));
+}
+
 struct Planner::State {
   explicit State(const SessionOptions& options)
       : pool(checked_threads(options.threads)),  // kernels keep scratch for each
@@ -133,6 +162,7 @@ struct Planner::State {
         ops(make_dry_ops(context, dry_rules("ref", context))) {
     EngineOptions for_engine = engine_options(options);
     for_engine.budget = {};  // what fits is judged by the machine's figures
+    for_engine.ram_limit = 0;
     engine.emplace(context, *ops, std::move(for_engine));
   }
 

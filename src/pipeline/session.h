@@ -21,6 +21,7 @@ struct FrameSink {
   std::function<void(const float* samples, int64_t count)> audio;              // [2, count], before the frames
   // After every evaluation: the clip that it expects, small (pipeline/preview.h).
   std::function<void(int step, int steps, const Image& picture)> preview;
+  std::function<void(const char* stage)> stage;  // before each
 };
 
 class Session {
@@ -30,6 +31,7 @@ class Session {
 
   const ModelFacts& facts() const;
   std::string device() const;
+  const std::vector<StageTime>& opened() const;  // what the constructor did
   // Validates against this model.
   Resolved resolve(const Request& request) const;
   // What the run will need; the limits are those of SessionOptions.
@@ -38,6 +40,10 @@ class Session {
   RunReport run(const Resolved& resolved, const Control& control, const FrameSink& sink = {});
   // Encodes the prompt with its keyframes and writes what Request::prompt_embeds reads. Needs no transformer.
   RunReport encode(const Request& request, const std::string& file, const Control& control);
+  // Tries plans for sequences of so many rows in the arithmetic of `request` and writes them to `file`
+  // (pipeline/prepare.h); the report.
+  Json prepare(const Request& request, const std::vector<int64_t>& rows, const std::string& file,
+               const Control& control);
   std::vector<ModelId> model_ids() const;
   Placement placement(const Resolved& resolved);  // Engine::placement
   // For a Planner in another process: this device, its speed at the work of `resolved`, and its memory.

@@ -24,6 +24,7 @@ struct SessionOptions {
   MemoryBudget budget;
   int synthetic_layers = 0;  // above 0: random weights of release size instead of files
   std::string synthetic_format;  // of the matrices of their layers: "" = bf16, "q4tp", "fp8"
+  std::string prepared;      // a file of h3 prepare; "" = none
   int64_t ram_limit = 0;     // bytes of RAM a run may take; 0 = no limit but the machine's
   bool shadow = false;       // repeat every operation on the oracle and stop where the two differ
 };

@@ -142,11 +142,72 @@ std::unique_ptr<DnnAttention::Plan> DnnAttention::build(const AttentionArgs& arg
     plan->plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &raw[i]);
     plan->plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     if (!plan->plan.try_finalize()) continue;
-    int64_t bytes = 0, n = 0;
-    check(dnn().cudnnBackendGetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                         1, &n, &bytes),
-          "reading the workspace size");
-    if (bytes > 0) plan->workspace = device_.allocate(bytes, "cuDNN's attention workspace");
+    finish(*plan);
+    return plan;
+  }
+  return nullptr;
+}
+
+void DnnAttention::finish(Plan& plan) {
+  int64_t bytes = 0, n = 0;
+  check(dnn().cudnnBackendGetAttribute(plan.plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                       &n, &bytes),
+        "reading the workspace size");
+  if (bytes > 0) plan.workspace = device_.allocate(bytes, "cuDNN's attention workspace");
+}
+
+namespace {
+
+std::string call_name(const std::vector<int64_t>& key) {
+  std::string name = "attention";
+  for (const int64_t value : key) name += " " + std::to_string(value);
+  return name;
+}
+
+}  // namespace
+
+std::vector<PlanChoice> DnnAttention::plans() {
+  std::vector<PlanChoice> out;
+  for (const auto& [key, plan] : plans_) {
+    if (plan == nullptr) continue;
+    int64_t count = 0;
+    const auto read = [&](int64_t room, void* to) {
+      return dnn().cudnnBackendGetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                            CUDNN_TYPE_CHAR, room, &count, to) == CUDNN_STATUS_SUCCESS;
+    };
+    if (!read(0, nullptr) || count <= 0) continue;
+    PlanChoice choice;
+    choice.data.resize(static_cast<size_t>(count));
+    if (!read(count, choice.data.data())) continue;
+    choice.call = call_name(key);
+    choice.upto = key[key[1] == 4 ? 4 : 2];  // rows of q: behind the type and the rank come extents and strides
+    choice.above = choice.upto - 1;
+    out.push_back(std::move(choice));
+  }
+  return out;
+}
+
+void DnnAttention::use(std::shared_ptr<const PlanChoices> choices) {
+  check(cudaStreamSynchronize(device_.stream()), "the work queued on the card");
+  plans_.clear();
+  choices_ = std::move(choices);
+}
+
+std::unique_ptr<DnnAttention::Plan> DnnAttention::chosen(const Key& key) {
+  if (choices_ == nullptr || choices_->attentions.empty()) return nullptr;
+  const std::string name = call_name(key);
+  const cudnnHandle_t handle = static_cast<cudnnHandle_t>(handle_);
+  for (const PlanChoice& choice : choices_->attentions) {
+    if (choice.call != name) continue;
+    auto plan = std::make_unique<Plan>();
+    plan->plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    const auto bytes = static_cast<int64_t>(choice.data.size());
+    if (dnn().cudnnBackendSetAttribute(plan->plan.get(), CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                       bytes, choice.data.data()) != CUDNN_STATUS_SUCCESS ||
+        !plan->plan.try_finalize()) {
+      return nullptr;
+    }
+    finish(*plan);
     return plan;
   }
   return nullptr;
@@ -164,7 +225,8 @@ DnnAttention::Plan* DnnAttention::find(const AttentionArgs& args) {
   if (found != plans_.end()) return found->second.get();
   std::unique_ptr<Plan> plan;
   try {
-    plan = build(args);
+    plan = chosen(key);
+    if (!plan) plan = build(args);
     if (!plan) refusal_ = "cuDNN: no engine for this shape";
   } catch (const Error& error) {
     if (error.code() == Code::memory) throw;  // another kernel would change the result

@@ -11,6 +11,7 @@
 
 #include "backends/cuda/memory.h"
 #include "ops/ops.h"
+#include "ops/plan_maker.h"
 
 namespace h3::cuda {
 
@@ -20,6 +21,9 @@ class DnnAttention {
   ~DnnAttention();
   // False when cuDNN is absent or refuses this shape; the generic kernel serves then.
   bool run(const AttentionArgs& args);
+  // For every shape so far, as JSON of the library; what use() is given replaces building (ops/plan_maker.h).
+  std::vector<PlanChoice> plans();
+  void use(std::shared_ptr<const PlanChoices> choices);
   // Why the last refused shape was refused; for --explain.
   const std::string& refusal() const { return refusal_; }
 
@@ -28,11 +32,14 @@ class DnnAttention {
   using Key = std::vector<int64_t>;
   Plan* find(const AttentionArgs& args);
   std::unique_ptr<Plan> build(const AttentionArgs& args);
+  std::unique_ptr<Plan> chosen(const Key& key);  // nullptr: none, or one that the library does not take
+  void finish(Plan& plan);
 
   CudaDevice& device_;
   void* handle_ = nullptr;
   std::map<Key, std::unique_ptr<Plan>> plans_;  // nullptr = refused
   std::string refusal_;
+  std::shared_ptr<const PlanChoices> choices_;
 };
 
 }  // namespace h3::cuda

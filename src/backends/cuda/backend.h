@@ -17,6 +17,7 @@
 #include "base/context.h"
 #include "codec/noise.h"
 #include "ops/ops.h"
+#include "ops/plan_maker.h"
 
 namespace h3::cuda {
 
@@ -52,6 +53,8 @@ class CudaOps final : public Ops {
   Context& context() override { return context_; }
   void sync() override;
   void pace() override;
+  std::unique_ptr<Recording> record(const std::function<void()>& calls) override;
+  PlanMaker* plan_maker() override;
 
   std::unique_ptr<Linear> make_linear(LinearSpec spec) override;
   std::unique_ptr<WeightGroup> make_group() override;
@@ -115,6 +118,7 @@ class CudaOps final : public Ops {
   CudaDevice device_;
   std::unique_ptr<LinearPlans> plans_;
   std::unique_ptr<DnnAttention> dnn_;
+  std::unique_ptr<PlanMaker> plan_maker_;      // made when it is first asked for
   std::weak_ptr<WeightStream> weight_stream_;  // of the groups there are
   cudaEvent_t paces_[2] = {};                  // the last calls of pace()
   int next_pace_ = 0;

@@ -66,6 +66,7 @@ const void* CudaLinear::operands() const {
 LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
   check(blas_lt().cublasLtCreate(&handle_), "creating the handle");
   workspace_ = ops_.device_.allocate(kWorkspaceBytes, "cuBLASLt workspace");
+  algorithms_ = std::make_unique<Algorithms>(handle_, kWorkspaceBytes);
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ops_.index_), "the compute capability");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ops_.index_), "the compute capability");
@@ -138,6 +139,7 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
   const int extra = m.bias != nullptr ? 1 : m.x_scale != nullptr ? 2 : 0;
   const int types = (static_cast<int>(m.operand) * 16 + static_cast<int>(m.out)) * 4 + extra;
   const auto key = std::make_tuple(m.rows, m.outs, m.ldx, m.ldy, types);
+  if (std::exchange(weight.generation, algorithms_->generation()) != algorithms_->generation()) weight.plans.clear();
   const auto found = weight.plans.find(key);
   if (found != weight.plans.end()) return found->second;
   const BlasLt& blas = blas_lt();
@@ -175,36 +177,13 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
   return plan;
 }
 
-// The library's first proposal. Choosing among its proposals by measurement gains nothing that lasts
-// (docs/measurements/002-cuda-decode-and-plans.md). For few outputs, where one wave of the card is not full, the first
-// may be far from the fastest; of four, the one that fills most of the wave is (018-fp8-and-branches.md).
 cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const Matmul& m,
                                                 const CudaLinear::Plan& plan) {
-  const BlasLt& blas = blas_lt();
-  cublasLtMatmulPreference_t preference = nullptr;
-  check(blas.cublasLtMatmulPreferenceCreate(&preference), "a matmul preference");
-  const size_t limit = static_cast<size_t>(kWorkspaceBytes);
-  cublasStatus_t status = blas.cublasLtMatmulPreferenceSetAttribute(
-      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit);
-  cublasLtMatmulHeuristicResult_t proposals[4] = {};
-  int count = 0;
-  if (status == CUBLAS_STATUS_SUCCESS) {
-    status = blas.cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, preference,
-                                                 m.outs <= kFewOutputs && m.operand == DType::bf16 ? 4 : 1, proposals,
-                                                 &count);
-  }
-  blas.cublasLtMatmulPreferenceDestroy(preference);
-  if (status == CUBLAS_STATUS_SUCCESS && count == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
-  check(status,
-        strf("choosing an algorithm for %s with %lld rows", weight.label.c_str(), static_cast<long long>(m.rows))
-            .c_str());
-  const cublasLtMatmulHeuristicResult_t* best = proposals;
-  for (int i = 1; i < count; ++i) {
-    const auto& other = proposals[i];
-    if (other.state == CUBLAS_STATUS_SUCCESS && best->wavesCount < other.wavesCount && other.wavesCount <= 1)
-      best = &other;
-  }
-  return best->algo;
+  const char* const extra = m.bias != nullptr ? " bias" : m.x_scale != nullptr ? " scales" : "";
+  const std::string kind = strf("%lldx%lld %s>%s%s", static_cast<long long>(weight.in_padded),
+                                static_cast<long long>(m.outs), name_of(m.operand), name_of(m.out), extra);
+  const bool few = m.outs <= kFewOutputs && m.operand == DType::bf16;
+  return algorithms_->choose({kind, m.rows, m.ldx, m.ldy, few, plan.operation, plan.a, plan.b, plan.d}, weight.label);
 }
 
 void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "backends/cuda/algorithms.h"
 #include "backends/cuda/backend.h"
 #include "backends/cuda/packed_weights.h"
 
@@ -28,6 +29,7 @@ struct CudaLinear final : Linear {
   DType epilogue_type = DType::f32;  // type of bias_epilogue: exact in it, so cuBLASLt may add it
   // Plans by (rows, outputs, row strides, types); filled on first use of a shape.
   struct Plan;
+  mutable int64_t generation = 0;  // of the choices that they were made with
   mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int>, std::shared_ptr<Plan>> plans;
   ~CudaLinear() override;
 };
@@ -42,6 +44,7 @@ class LinearPlans {
   bool run_scaled(const CudaLinear& weight, float scale, const View& x, const View& y);  // false: not in one call
   void feeds(const CudaLinear& reader, bool alone);                                      // Ops::feeds
   Float8Rows fed_rows(FedBy op, const View& rows, bool vectors);
+  Algorithms& algorithms() { return *algorithms_; }
   static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
   static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
   static bool stays_packed(const MatrixSource& weight, Compute compute);
@@ -76,6 +79,7 @@ class LinearPlans {
   void check_first(const CudaLinear& weight, const View& x, const View& y);
 
   cublasLtHandle_t handle_ = nullptr;
+  std::unique_ptr<Algorithms> algorithms_;
   bool float8_ = false, row_scales_ = false;  // the card multiplies e4m3; the library applies scales per row and output
   // Rows that wait for their reader in its form, one for each op that makes them.
   struct Fed {

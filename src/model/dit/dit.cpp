@@ -1,5 +1,9 @@
 #include "model/dit/dit.h"
 
+#include <algorithm>
+#include <set>
+#include <tuple>
+
 #include "base/context.h"
 #include "base/error.h"
 #include "model/dit/adapter.h"
@@ -13,7 +17,27 @@ class Transformer final : public Dit {
  public:
   Transformer(Ops& ops, const Component& component, const DitOptions& options, const Control& control)
       : model_{ops, read_source(component, ops.context().log), options.activation, {}, {}, {}, {}, {}, {}, {}, {}, {}} {
+    Source& source = model_.source;
+    source.config.layers = std::min(source.config.layers, options.layers);
+    source.blocks.resize(static_cast<size_t>(source.config.layers));
     load(options, control);
+  }
+
+  std::vector<const Linear*> matmul_kinds() override {
+    std::vector<const Linear*> out;
+    std::set<std::tuple<Format, int64_t, int64_t>> seen;
+    for (size_t i = 0; i < model_.source.blocks.size(); ++i) {
+      const BlockSource& source = model_.source.blocks[i];
+      const Block& block = model_.blocks.at(static_cast<int64_t>(i));
+      const auto add = [&](const MatrixSource& weight, const Linear* linear) {
+        if (seen.emplace(weight.format(), weight.cols, weight.rows).second) out.push_back(linear);
+      };
+      add(source.qkv, block.qkv.get());
+      add(source.out, block.out.get());
+      add(source.fc1, block.fc1.get());
+      add(source.fc2, block.fc2.get());
+    }
+    return out;
   }
 
   const DitConfig& config() const override { return model_.source.config; }
@@ -126,6 +150,35 @@ DitInspection inspect_dit(const Component& component, Log& log) {
     out.other_values += count(*matrix) + matrix->rows;
   }
   out.other_values += 2 * source.config.hidden;
+  return out;
+}
+
+std::vector<DitParameter> dit_block_parameters(const Component& component, Log& log) {
+  const dit::Source source = dit::read_source(component, log);
+  std::vector<DitParameter> out;
+  for (const dit::BlockParameter& parameter : dit::parameters_of(source.blocks.front())) {
+    out.push_back({parameter.name, row_of(parameter.format).name, parameter.dims});
+  }
+  const auto refuse = [&](size_t block, const std::string& name, const char* problem) {
+    fail(Code::data, "%s: block %zu %s %s; one set of plans cannot serve all blocks", component.origin.c_str(), block,
+         problem, name.c_str());
+  };
+  for (size_t i = 1; i < source.blocks.size(); ++i) {
+    const std::vector<dit::BlockParameter> here = dit::parameters_of(source.blocks[i]);
+    for (const dit::BlockParameter& parameter : here) {
+      const auto found =
+          std::find_if(out.begin(), out.end(), [&](const DitParameter& p) { return p.name == parameter.name; });
+      if (found == out.end()) refuse(i, parameter.name, "has, unlike block 0,");
+      if (found->dims != parameter.dims) refuse(i, parameter.name, "has another shape than block 0 of");
+      const std::string format = row_of(parameter.format).name;
+      if (("|" + found->format + "|").find("|" + format + "|") == std::string::npos) found->format += "|" + format;
+    }
+    for (const DitParameter& parameter : out) {
+      const bool has =
+          std::any_of(here.begin(), here.end(), [&](const dit::BlockParameter& p) { return p.name == parameter.name; });
+      if (!has) refuse(i, parameter.name, "lacks");
+    }
+  }
   return out;
 }
 

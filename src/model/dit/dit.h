@@ -24,6 +24,7 @@ struct DitOptions {
   Compute compute = Compute::f32;  // of the blocks' matmuls
   DType activation = DType::f32;
   int64_t resident_layers = kAllLayers;  // blocks that stay on the device; the others are streamed
+  int64_t layers = kAllLayers;           // only the first so many, to try plans
 };
 
 namespace lora {
@@ -69,6 +70,8 @@ struct DitRequest {
   // never loaded one.
   std::vector<AdapterUse> adapters;
   SparseOptions sparse;
+  // Above 0: so many blocks at a time are recorded once they have run and repeated in later evaluations (Ops::record).
+  int64_t record_blocks = 0;
   // Sees every intermediate value by name, as they are computed; empty in normal runs.
   std::function<void(const char* name, const View& value)> probe;
 };
@@ -110,6 +113,8 @@ class Dit {
   virtual ~Dit() = default;
   virtual const DitConfig& config() const = 0;
   virtual int64_t weight_bytes() const = 0;  // held on the device
+  // Matmuls of the blocks, one of every kind: storage format, inputs and outputs.
+  virtual std::vector<const Linear*> matmul_kinds() = 0;
   // `control` and the layout outlive the session. Refines the text and computes the modulation rows; those are kept for
   // the next request with the same times.
   // Puts an adapter beside the weights, which stay as they are. It must not outlive the transformer.
@@ -127,6 +132,14 @@ struct DitInspection {
   int64_t other_values = 0;                          // input and output projections, norms
 };
 DitInspection inspect_dit(const Component& component, Log& log);
+
+// A tensor that every block of the trunk has; formats that differ between blocks are joined by "|".
+struct DitParameter {
+  std::string name, format;
+  std::vector<int64_t> dims;
+};
+// Error(data) naming block and tensor where one has others than block 0.
+std::vector<DitParameter> dit_block_parameters(const Component& component, Log& log);
 
 // What a session will hold on the device, before it is started.
 struct DitMemory {

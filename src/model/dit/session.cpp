@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -48,6 +50,8 @@ class Session final : public DitSession {
   Modulation modulation(int64_t block, int64_t chunk) const;
   Gate gate(int64_t block, int64_t chunk) const;
   void run_block(int64_t i, bool norm_follows);
+  bool recordable(int64_t first, int64_t last) const;
+  void repeat_blocks(int64_t first, int64_t last, bool norm_follows);
   BlockScratch scratch(int64_t rows) const;
   bool sparse_here(int64_t block) const;
 
@@ -65,6 +69,9 @@ class Session final : public DitSession {
   int64_t sparse_calls_ = 0, dense_calls_ = 0;
   Tensor exact_blocks_;  // [1] i32, of the first sparse call
   int evaluation_ = 0;
+  int64_t record_blocks_;
+  std::vector<bool> ran_;  // blocks that have run in this session: what their calls take is there
+  std::map<std::tuple<int64_t, int64_t, bool>, std::unique_ptr<Recording>> recordings_;  // by the arguments of repeat
 
   Workspace workspace_;
   View x_;               // [S, hidden] the residual stream
@@ -96,7 +103,9 @@ Session::Session(Model& model, DitRequest request, const std::vector<LoadedUse>&
       static_rows_(layout_.first_target()),
       evaluations_(static_cast<int64_t>(request.video_times.size())),
       sparse_(request.sparse),
-      exact_keys_(layout_.rows - layout_.target_video_rows()) {
+      exact_keys_(layout_.rows - layout_.target_video_rows()),
+      record_blocks_(request.record_blocks),
+      ran_(static_cast<size_t>(model.source.config.layers)) {
   check_request(request);
   if (sparse_.enabled) exact_blocks_ = upload_i32(ops_.device(), {0}, "exact blocks");
   const DitConfig& config = model.source.config;
@@ -246,8 +255,6 @@ Gate Session::gate(int64_t block, int64_t chunk) const {
 
 // h1 holds the modulated norm of x on entry, and that of the next block on exit if `norm_follows`.
 void Session::run_block(int64_t i, bool norm_follows) {
-  control_.check();
-  ops_.pace();
   const DitConfig& config = model_.source.config;
   const Block& block = model_.blocks.enter(i);
   const std::string name = probe_.active() ? "b" + std::to_string(i) : std::string();
@@ -294,7 +301,40 @@ void Session::blocks(int64_t first, int64_t last) {
     probe_("b" + std::to_string(first) + ".norm1", h1_);
   }
   ops_.norm_modulate(x_, block.norm1, config.norm_eps, modulation(first, 0), h1_);
-  for (int64_t i = first; i < last; ++i) run_block(i, i + 1 < last);
+  for (int64_t i = first; i < last;) {
+    control_.check();
+    ops_.pace();
+    const int64_t end = std::min(i + std::max<int64_t>(record_blocks_, 1), last);
+    if (recordable(i, end)) {
+      repeat_blocks(i, end, end < last);
+      i = end;
+      continue;
+    }
+    run_block(i, i + 1 < last);
+    ran_[static_cast<size_t>(i)] = true;
+    ++i;
+  }
+}
+
+// Streamed weights lie elsewhere every time, and sparse calls are counted.
+bool Session::recordable(int64_t first, int64_t last) const {
+  if (record_blocks_ <= 0 || probe_.active() || last > model_.blocks.resident()) return false;
+  for (int64_t i = first; i < last; ++i) {
+    if (!ran_[static_cast<size_t>(i)] || sparse_here(i)) return false;
+  }
+  return true;
+}
+
+// What differs between evaluations lies in views: the rows of x and the row numbers of `now`.
+void Session::repeat_blocks(int64_t first, int64_t last, bool norm_follows) {
+  std::unique_ptr<Recording>& recording = recordings_[{first, last, norm_follows}];
+  const auto calls = [&] {
+    for (int64_t i = first; i < last; ++i) run_block(i, norm_follows || i + 1 < last);
+  };
+  if (recording == nullptr) recording = ops_.record(calls);
+  if (recording != nullptr) return recording->replay();
+  record_blocks_ = 0;  // this back end does not record
+  calls();
 }
 
 bool Session::sparse_here(int64_t block) const {

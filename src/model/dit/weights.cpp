@@ -321,6 +321,32 @@ void read_trunk(const WeightBinder& binder, const TrunkW& trunk, Source& source)
 
 }  // namespace
 
+std::vector<BlockParameter> parameters_of(const BlockSource& block) {
+  std::vector<BlockParameter> out;
+  const auto matrix = [&](const std::string& name, const MatrixSource& source) {
+    if (!source.parts.empty()) out.push_back({name, source.format(), {source.rows, source.cols}});
+  };
+  const auto vector = [&](const std::string& name, const std::vector<float>& values) {
+    if (!values.empty()) out.push_back({name, Format::f32, {static_cast<int64_t>(values.size())}});
+  };
+  const auto of_block = [](const TensorInfo* BlockW::*field) { return name_of_field(kBlock, field, Names::comfy); };
+  const auto of_adaln = [](const TensorInfo* AdalnW::*field, Names names) {
+    return name_of_field(kAdaln, field, names);
+  };
+  vector(of_block(&BlockW::norm1), block.norm1);
+  matrix(of_block(&BlockW::qkv), block.qkv);
+  vector(of_block(&BlockW::q_norm), block.q_norm);
+  vector(of_block(&BlockW::k_norm), block.k_norm);
+  matrix(of_block(&BlockW::out), block.out);
+  vector(of_block(&BlockW::norm2), block.norm2);
+  matrix(of_block(&BlockW::fc1), block.fc1);
+  matrix(of_block(&BlockW::fc2), block.fc2);
+  matrix(of_adaln(&AdalnW::weight, Names::comfy), block.adaln.weight);
+  vector(of_adaln(&AdalnW::bias, Names::comfy), block.adaln.bias);
+  vector(of_adaln(&AdalnW::table, Names::cmf), block.adaln.table);
+  return out;
+}
+
 MatrixSource rows_of(const MatrixSource& matrix, int64_t first, int64_t count) {
   H3_ASSERT(first >= 0 && count >= 0 && first + count <= matrix.rows);
   MatrixSource out;

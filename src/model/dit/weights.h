@@ -100,10 +100,7 @@ inline constexpr Row<TrunkW> kTrunk[] = {
      {"final_layer.adaln_proj.linear.bias", "norm_out.linear.bias", "final_layer.adaln.bias"},
      {Dim::final_adaln},
      kKeepF32},
-    {&TrunkW::final_table,
-     {kNone, kNone, "final_layer.adaln.table"},
-     {Dim::any, Dim::any},
-     kKeepF32 | kMayBeAbsent},
+    {&TrunkW::final_table, {kNone, kNone, "final_layer.adaln.table"}, {Dim::any, Dim::any}, kKeepF32 | kMayBeAbsent},
     {&TrunkW::video_out, {"final_layer.video_out.weight", "proj_out.weight"}, {Dim::any, Dim::hidden}, kKeepF32},
     {&TrunkW::video_out_bias, {"final_layer.video_out.bias", "proj_out.bias"}, {Dim::any}, kKeepF32},
     {&TrunkW::audio_out,
@@ -211,6 +208,14 @@ inline constexpr TrunkSlot kTrunkSlots[] = {
 
 // Error(data) that lists everything missing, unexpected or mis-shaped; multi-head ("PDD") files are refused by name.
 Source read_source(const Component& component, Log& log);
+
+// What a block is built from, by ComfyUI's names without the block's prefix; q, k and v as one matrix.
+struct BlockParameter {
+  std::string name;
+  Format format = Format::f32;
+  std::vector<int64_t> dims;
+};
+std::vector<BlockParameter> parameters_of(const BlockSource& block);
 
 // Rows [first, first + count) of a matrix.
 MatrixSource rows_of(const MatrixSource& matrix, int64_t first, int64_t count);
