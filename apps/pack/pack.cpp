@@ -259,7 +259,8 @@ PackReport pack_random(int layers, bool small_encoder, const PackOptions& option
                        const Control& control) {
   constexpr uint64_t kSeed = 1;  // matrices come as q4tp: a pack in that format copies them
   const SyntheticEncoder encoder = small_encoder ? SyntheticEncoder::small : SyntheticEncoder::release;
-  return pack_files(synthetic_release(layers, kSeed, Format::q4tp, encoder), options, pool, log, control);
+  return pack_files(synthetic_release(layers, kSeed, Format::q4tp, encoder, options.inputs.tokenizer), options, pool,
+                    log, control);
 }
 
 std::string PackReport::to_text() const {

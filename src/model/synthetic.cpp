@@ -329,10 +329,11 @@ Component synthetic_clip_proj(uint64_t seed) {
   return component_of(Role::clip_proj, source);
 }
 
-ModelFiles synthetic_release(int layers, uint64_t seed, Format matrices, SyntheticEncoder kind) {
+ModelFiles synthetic_release(int layers, uint64_t seed, Format matrices, SyntheticEncoder kind,
+                             const std::string& tokenizer) {
   ModelFiles files;
-  files.tokenizer = open_model_files({}).tokenizer;
-  if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, which was left out");
+  files.tokenizer = tokenizer.empty() ? open_model_files({}).tokenizer : named_tokenizer(tokenizer);
+  if (!files.tokenizer) fail(Code::usage, "random weights need the tokenizer of the embedded demo, or --tokenizer");
   files.components.push_back(synthetic_dit(release_dit_config(layers), seed, matrices));
   files.components.back().partition_from = files.components.back().qkv_order_from = "random weights";
   files.components.push_back(synthetic_conditioner(layers, seed + 1, matrices, kind));

@@ -26,9 +26,9 @@ Component synthetic_conditioner(int64_t layers, uint64_t seed, Format matrices =
                                 SyntheticEncoder kind = SyntheticEncoder::release);
 Component synthetic_clip_proj(uint64_t seed);
 
-// A whole model of release dimensions with this many layers per component, the tokenizer of the embedded demo, and the
-// tap behind its last layer: text to video only. 0 layers = all of them.
+// A whole model of release dimensions with this many layers per component, a tokenizer (path; "" = that of the embedded
+// demo), and the tap behind its last layer: text to video only. 0 layers = all of them.
 ModelFiles synthetic_release(int layers, uint64_t seed, Format matrices = Format::noise,
-                             SyntheticEncoder kind = SyntheticEncoder::release);
+                             SyntheticEncoder kind = SyntheticEncoder::release, const std::string& tokenizer = "");
 
 }  // namespace h3

@@ -24,7 +24,8 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
       ops_(ops),
       options_(std::move(options)),
       files_(options_.synthetic_layers > 0
-                 ? synthetic_release(options_.synthetic_layers, 1, format_of(options_.synthetic_format))
+                 ? synthetic_release(options_.synthetic_layers, 1, format_of(options_.synthetic_format),
+                                     SyntheticEncoder::release, options_.open.tokenizer)
                  : open_model_files(options_.open)),
       facts_(model_facts(files_)),
       parts_(std::make_unique<Parts>()),

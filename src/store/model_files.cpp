@@ -40,27 +40,6 @@ std::string index_of_shard(const std::string& path) {
   return path;
 }
 
-std::optional<TokenizerFiles> named_tokenizer(const std::string& given) {
-  std::error_code error;
-  const fs::path path(given);
-  const std::string name = path.filename().string();
-  const bool is_folder = fs::is_directory(path, error);
-  const Folder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
-  if (is_folder || name == "vocab.json" || name == "merges.txt") {
-    std::optional<TokenizerFiles> found = find_tokenizer(folder);
-    if (!found) {
-      fail(Code::data, "--tokenizer %s: found neither tokenizer.json nor vocab.json with merges.txt there",
-           given.c_str());
-    }
-    return found;
-  }
-  TokenizerFiles files;
-  files.origin = given;
-  files.tokenizer_json = read_file(given);
-  files.tokenizer_config_json = folder.text_or_empty("tokenizer_config.json");
-  return files;
-}
-
 class Opener {
  public:
   explicit Opener(const OpenOptions& options) : options_(options), assembler_(options) {}
@@ -204,6 +183,27 @@ const Component* ModelFiles::find_dit(Partition partition) const {
     if (component.role == Role::dit && component.partition == partition) return &component;
   }
   return nullptr;
+}
+
+std::optional<TokenizerFiles> named_tokenizer(const std::string& given) {
+  std::error_code error;
+  const fs::path path(given);
+  const std::string name = path.filename().string();
+  const bool is_folder = fs::is_directory(path, error);
+  const Folder folder(is_folder ? path.string() : path.has_parent_path() ? path.parent_path().string() : ".");
+  if (is_folder || name == "vocab.json" || name == "merges.txt") {
+    std::optional<TokenizerFiles> found = find_tokenizer(folder);
+    if (!found) {
+      fail(Code::data, "--tokenizer %s: found neither tokenizer.json nor vocab.json with merges.txt there",
+           given.c_str());
+    }
+    return found;
+  }
+  TokenizerFiles files;
+  files.origin = given;
+  files.tokenizer_json = read_file(given);
+  files.tokenizer_config_json = folder.text_or_empty("tokenizer_config.json");
+  return files;
 }
 
 std::optional<TokenizerFiles> find_tokenizer(const Folder& folder) {

@@ -65,4 +65,7 @@ struct OpenOptions {
 // contradicts what a file declares. Files inside a folder that are not part of a model are passed over.
 ModelFiles open_model_files(const OpenOptions& options);
 
+// What --tokenizer names: a folder, or a file in it. Error(data) when there is no tokenizer.
+std::optional<TokenizerFiles> named_tokenizer(const std::string& given);
+
 }  // namespace h3

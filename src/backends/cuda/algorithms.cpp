@@ -75,6 +75,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> Algorithms::proposals(const Call& c
   check(status,
         strf("choosing an algorithm for %s with %lld rows", label.c_str(), static_cast<long long>(call.rows)).c_str());
   std::erase_if(results, [](const cublasLtMatmulHeuristicResult_t& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
+  check(results.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS, label.c_str());
   return results;
 }
 

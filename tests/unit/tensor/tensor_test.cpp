@@ -107,7 +107,7 @@ TEST_F(TensorTest, TooMuchMemoryIsAnError) {
 #endif
 }
 
-TEST_F(TensorTest, StagingCountsAsMemoryOfTheHost) {
+TEST(Staging, CountsAsMemoryOfTheHost) {
   HostDevice device;
   device.set_cap(1000);
   const Buffer held = device.allocate(600, "test");
