@@ -12,27 +12,25 @@
 namespace h3 {
 namespace {
 
+Compute decoder_compute(Compute compute) {
+  return compute == Compute::packed || compute == Compute::int8 ? Compute::bf16 : compute;
+}
+
 // A whole clip through the engine, weights made by hash; frames and sound go nowhere.
 Json bench_clip(const BenchOptions& options, Log& log) {
   SessionOptions session_options;
   session_options.device = options.device;
   session_options.threads = options.threads;
   session_options.shadow = options.shadow;
+  if (options.model.compute == Compute::packed) session_options.synthetic_format = "fp8";
   session_options.synthetic_layers = options.model.layers > 0 ? static_cast<int>(options.model.layers) : 50;
   Session session(session_options, log);
-  Request request;
-  request.prompt = "a paper boat on a river";
-  request.width = options.model.width;
-  request.height = options.model.height;
-  request.frames = options.model.frames;
-  request.steps = 4;
-  request.precision = request.vae_precision = compute_name(options.model.compute);
   FrameSink sink;
   int64_t frames = 0;
   sink.frames = [&](const float*, int, int count) { frames += count; };
   sink.audio = [](const float*, int64_t) {};
   const Control control;
-  const RunReport report = session.run(session.resolve(request), control, sink);
+  const RunReport report = session.run(session.resolve(clip_request(options.model)), control, sink);
   Json stages = Json::array();
   for (const StageTime& stage : report.stages) {
     stages.push(Json::object({{"stage", stage.stage}, {"seconds", stage.seconds}, {"items", stage.items}}));
@@ -54,10 +52,6 @@ double number_of(const Json& row, const char* key) {
   const Json* value = row.find(key);
   return value != nullptr && value->is_number() ? value->as_double() : 0;
 }
-
-}  // namespace
-
-namespace {
 
 // What is left of a measurement whose time is the oracle's.
 Json without_times(const Json& row) {
@@ -82,7 +76,23 @@ void bench_shadowed(const BenchOptions& options, Context& context, const std::fu
 
 }  // namespace
 
+Request clip_request(const ModelBench& model) {
+  Request request;
+  request.prompt = "a paper boat on a river";
+  request.width = model.width;
+  request.height = model.height;
+  request.frames = model.frames;
+  request.steps = 4;
+  request.precision = compute_name(model.compute);
+  request.vae_precision = compute_name(decoder_compute(model.compute));
+  return request;
+}
+
 void run_bench(const BenchOptions& options, Log& log, const std::function<void(const Json& row)>& emit) {
+  if (options.kind == BenchKind::vae && decoder_compute(options.model.compute) != options.model.compute) {
+    fail(Code::usage, "--precision: the autoencoders do not run in %s, give f32, bf16 or f16 for bench vae",
+         compute_name(options.model.compute));
+  }
   if (options.kind == BenchKind::e2e) {
     const Json row = bench_clip(options, log);
     return emit(options.shadow ? without_times(row) : row);

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "bench/models.h"
+#include "pipeline/request.h"
 
 namespace h3 {
 
@@ -25,6 +26,9 @@ struct BenchOptions {
   ModelBench model;             // size, layers, compute and repeats; `ops` takes the repeats alone
   std::vector<int64_t> rows;    // ops and block; empty = 1874, respectively 480 and 1874
 };
+
+// What `bench e2e` renders. Autoencoders have no 8-bit arithmetic: beside a transformer that does they run in bf16.
+Request clip_request(const ModelBench& model);
 
 // Calls emit once per measurement, in order. Error(data) when a result is wrong, before anything about it is printed.
 void run_bench(const BenchOptions& options, Log& log, const std::function<void(const Json& row)>& emit);

@@ -93,7 +93,7 @@ class BlockCalls {
   std::unique_ptr<Linear> linear(int64_t in, int64_t out, Compute compute) {
     LinearSpec spec;
     spec.label = "bench";
-    spec.weight.append(random_matrix(compute == Compute::packed ? Format::f8_e4m3 : Format::noise, out, in, 3), 0, out);
+    spec.weight.append(random_matrix(weights_for(compute), out, in, 3), 0, out);
     spec.compute = compute;
     spec.max_rows = rows_;
     return ops_.make_linear(std::move(spec));

@@ -81,15 +81,11 @@ class EncodedSource final : public TensorSource {
   std::vector<std::shared_ptr<const void>> kept_;
 };
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // A matrix of the transformer's or the encoder's blocks that a packer may store in blocks, in any spelling.
 bool is_block_matrix(const TensorInfo& info) {
   if (info.dims.size() != 2) return false;
   const auto named = [&](const char* name) {
-    return name != nullptr && *name != '\0' && ends_with(info.name, "." + std::string(name));
+    return name != nullptr && *name != '\0' && info.name.ends_with("." + std::string(name));
   };
   for (const auto& row : dit::kBlock) {
     if ((row.flags & kQuantise) != 0 && std::any_of(row.name.begin(), row.name.end(), named)) return true;
@@ -104,7 +100,7 @@ bool is_block_matrix(const TensorInfo& info) {
 // What cortiq's packer gives two bits (spec formats A.6).
 bool takes_two_bits(const TensorInfo& info) {
   for (const char* name : {"mlp.fc1.weight", "ff.net.0.proj.weight", "mlp.gate_proj.weight", "mlp.up_proj.weight"}) {
-    if (ends_with(info.name, name)) return true;
+    if (info.name.ends_with(name)) return true;
   }
   return false;
 }
@@ -231,7 +227,11 @@ std::string formats_markdown(const std::vector<FormatLoss>& losses) {
       "of\n"
       "columns at a time, *by rows* that the codec does, *panels* that the weights are copied once, at load, in the "
       "type of\n"
-      "the arithmetic. Cards keep formats of few bits packed and expand them per matmul.\n\n"
+      "the arithmetic, *panels in int8* that they are where that takes no more than the file: the codes of q8_2f, Q8_0 "
+      "and\n"
+      "rotated int8_convrot are then made anew with one scale for a row, which `--explain` says beside the kernel. "
+      "Cards keep\n"
+      "formats of few bits packed and expand them per matmul.\n\n"
       "Errors are relative L2: of normally distributed weights, of the block matrices of the demo "
       "transformer, and\n"
       "of its velocities in one evaluation with these weights and f32 arithmetic. q2tp is used as its packer uses it: "

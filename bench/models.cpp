@@ -85,7 +85,7 @@ Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const int64_t n = ops.device().is_host() ? 2048 : 8192;
   LinearSpec spec;
   spec.label = "ceiling";
-  spec.weight.append(random_matrix(compute == Compute::packed ? Format::f8_e4m3 : Format::noise, n, n, 1), 0, n);
+  spec.weight.append(random_matrix(weights_for(compute), n, n, 1), 0, n);
   spec.compute = compute;
   spec.max_rows = n;
   const std::unique_ptr<Linear> linear = ops.make_linear(std::move(spec));
@@ -114,11 +114,10 @@ class StepBench {
       : ops_(ops), options_(o), config_(release_dit_config(o.layers)), layout_(build_layout(text_to_video(o))) {
     ops.device().reset_peak();
     const double start = clock_seconds();
-    const Format format = o.compute == Compute::packed ? Format::f8_e4m3 : Format::noise;
     DitOptions options;
     options.compute = o.compute;
     options.activation = activation_of(o.compute);
-    dit_ = load_dit(ops, synthetic_dit(config_, 1, format), options, control_);
+    dit_ = load_dit(ops, synthetic_dit(config_, 1, weights_for(o.compute)), options, control_);
     ops.sync();
     load_ = clock_seconds() - start;
     TorchGenerator generator(7);

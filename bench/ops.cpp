@@ -139,7 +139,7 @@ void set_speed(Json& row, const Turns& turns, double tflop) {
   if (turns.peak.front() <= 0) return;
   std::vector<double> fractions;
   for (size_t i = 0; i < seconds.size(); ++i) fractions.push_back(tflop * 1e12 / seconds[i] / turns.peak[i]);
-  row.set("amx_peak_tflops", median_of(turns.peak) / 1e12).set("fraction_of_peak", median_of(fractions));
+  row.set("peak_tflops", median_of(turns.peak) / 1e12).set("fraction_of_peak", median_of(fractions));
   row.set("best_fraction", *std::max_element(fractions.begin(), fractions.end()));
 }
 

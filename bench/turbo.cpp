@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <span>
 
 #include "backends/list.h"
 #include "base/compare.h"
@@ -13,7 +12,6 @@
 #include "bench/ops.h"
 #include "bench/synthetic_adapter.h"
 #include "bench/timing.h"
-#include "codec/noise.h"
 #include "model/dit/adapter.h"
 #include "model/dit/dit.h"
 #include "model/lora/adapter.h"
@@ -37,19 +35,6 @@ std::pair<double, double> time_pair(Ops& ops, int repeats, const std::function<v
   };
   const std::vector<std::vector<double>> seconds = time_in_turns({synced(a), synced(b)}, repeats);
   return {median_of(seconds[0]), median_of(seconds[1])};
-}
-
-StoredMatrix noise_matrix(int64_t rows, int64_t cols, uint64_t seed) {
-  auto noise = std::make_shared<NoiseWeights>();
-  noise->seed = seed;
-  noise->amplitude = 1 / std::sqrt(static_cast<float>(cols));
-  StoredMatrix matrix;
-  matrix.format = Format::noise;
-  matrix.rows = rows;
-  matrix.cols = cols;
-  matrix.data = std::as_bytes(std::span(noise.get(), 1));
-  matrix.keep_alive = noise;
-  return matrix;
 }
 
 std::unique_ptr<Linear> linear_of(Ops& ops, const StoredMatrix& matrix, Compute compute) {
@@ -76,7 +61,7 @@ struct LiveWeights {
 
   LiveWeights(Ops& ops, Format base) : config(release_dit_config(1)) {
     const auto make = [&](int64_t out, int64_t in) {
-      if (base == Format::bf16) return linear_of(ops, noise_matrix(out, in, 5), Compute::bf16);
+      if (base == Format::bf16) return linear_of(ops, random_matrix(Format::noise, out, in, 5), Compute::bf16);
       return linear_of(ops, random_matrix(base, out, in, 5), Compute::packed);
     };
     const int64_t inner = config.inner();
@@ -96,9 +81,10 @@ struct LiveWeights {
 
   static dit::LiveBranch branch(Ops& ops, int64_t in, int64_t out, int64_t parts) {
     dit::LiveBranch live;
-    live.down = linear_of(ops, noise_matrix(parts * kRank, in, 7), Compute::bf16);
+    live.down = linear_of(ops, random_matrix(Format::noise, parts * kRank, in, 7), Compute::bf16);
     for (int64_t part = 0; part < parts; ++part) {
-      live.parts.push_back({linear_of(ops, noise_matrix(out, kRank, 9), Compute::bf16), part * kRank, part * out, 1});
+      live.parts.push_back(
+          {linear_of(ops, random_matrix(Format::noise, out, kRank, 9), Compute::bf16), part * kRank, part * out, 1});
     }
     return live;
   }

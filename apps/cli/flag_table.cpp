@@ -155,7 +155,8 @@ constexpr Flag kFlags[] = {
     {"Output", "output", "-o --out", K::path, "FILE", "h3.mp4; model.cmf for pack, plans.h3p for prepare", "", "output",
      "", false,
      kRender | kPack | kPrepare,
-     "The clip; the container follows from the ending: .mp4, .webm, .avi, .y4m. For pack, the CMF file."},
+     "The clip; the container follows from the ending: .mp4, .webm, .avi, .y4m. For pack, the CMF file, or "
+     "FILE.safetensors: the transformer alone, as ComfyUI's files hold it."},
     {"Output", "wav", "", K::path, "FILE", "", "", "wav", "", false, kGenerate, "Also write the sound alone."},
     {"Output", "frames-dir", "", K::path, "DIR", "", "", "frames_dir", "", false, kGenerate,
      "Also write every frame as a picture into this folder."},

@@ -11,6 +11,7 @@
 #include "base/file_map.h"
 #include "base/knobs.h"
 #include "base/nearest.h"
+#include "base/text.h"
 
 namespace h3 {
 namespace {
@@ -44,8 +45,7 @@ bool parse_size(const std::string& text, int& width, int& height) {
 }
 
 std::string parse_switch(const Flag& flag, const std::string& text) {
-  std::string word = text;
-  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string word = lower(text);
   if (word == "1" || word == "true" || word == "yes" || word == "on") return "true";
   if (word == "0" || word == "false" || word == "no" || word == "off") return "false";
   fail(Code::usage, "%s: \"%s\" is not a switch value, give true or false", spelled(flag).c_str(), text.c_str());

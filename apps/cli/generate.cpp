@@ -148,10 +148,6 @@ void tell_difference(const std::string& a, const std::string& b) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 SessionOptions options_with_models(const Arguments& arguments) {
   SessionOptions options = session_options(arguments);
   options.models.insert(options.models.begin(), arguments.positional.begin(), arguments.positional.end());

@@ -4,6 +4,7 @@
 
 #include "apps/cli/command.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "pipeline/report.h"
 
 namespace h3 {
@@ -39,12 +40,6 @@ uint32_t bits_of(std::span<const Command> commands, const std::string& word) {
     if (words_of(command.name, " ")[0] == word) bits |= command.bit;
   }
   return word == "help" ? static_cast<uint32_t>(kHelp) : bits;
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
 }
 
 std::vector<std::string> choices_of(const Flag& flag) {

@@ -11,7 +11,6 @@ namespace h3 {
 namespace {
 
 constexpr std::string_view kEnding = ".safetensors", kWeight = ".weight";
-constexpr Format kPlain[] = {Format::f32, Format::f16, Format::bf16};
 
 }  // namespace
 
@@ -24,7 +23,7 @@ std::string pack_refusal(const PackOptions& options, Format format) {
     return std::string("a CMF cannot hold ") + row_of(format).name +
            (nvfp4 ? "; name the output FILE.safetensors" : "; choose a format with --quant");
   }
-  if (nvfp4 || std::find(std::begin(kPlain), std::end(kPlain), format) != std::end(kPlain)) return "";
+  if (nvfp4 || is_plain(format)) return "";
   return std::string("a safetensors file is written with f32, f16, bf16 and nvfp4, not with ") + row_of(format).name +
          "; choose one with --quant, or name the output FILE.cmf";
 }

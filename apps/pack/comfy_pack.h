@@ -11,6 +11,11 @@
 
 namespace h3 {
 
+// A number for each weight, without blocks or scales.
+constexpr bool is_plain(Format format) {
+  return format == Format::f32 || format == Format::f16 || format == Format::bf16;
+}
+
 bool is_comfy_pack(const PackOptions& options);
 
 // Whether the container of the output holds a format: "" or why not.

@@ -12,12 +12,10 @@ namespace {
 
 constexpr int64_t kCheckStride = 256;  // rows of a projection that --check-adaln looks at
 
-bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
-
 // "dit.blocks.3.attn.qkv_proj.weight" -> "blocks.3.attn.qkv_proj", as adapters name it.
 std::string module_of(const std::string& name) {
   constexpr std::string_view kPrefix = "dit.", kSuffix = ".weight", kAdaln = ".adaln";
-  if (!starts_with(name, kPrefix) || !name.ends_with(kSuffix)) return "";
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return "";
   std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
   if (module.ends_with(kAdaln)) module += "_proj.linear";
   return module;

@@ -10,14 +10,13 @@
 #include "base/error.h"
 #include "model/synthetic.h"
 #include "store/cmf.h"
+#include "store/cmf_source.h"
 
 namespace h3 {
 namespace {
 
 constexpr int64_t kChunkValues = int64_t{4} << 20;  // of plain formats, encoded and written at a time
 constexpr size_t kStrongDigits = 32;
-
-bool is_plain(Format format) { return format == Format::f32 || format == Format::f16 || format == Format::bf16; }
 
 // Two levels of a family: "dit.mlp" of "dit.mlp.fc1".
 std::string report_family(const std::string& family) {
@@ -31,7 +30,8 @@ const StoredMatrix* as_stored(const MatrixSource& rows, Format format) {
   if (rows.parts.size() != 1) return nullptr;
   const MatrixSource::Part& part = rows.parts[0];
   const bool whole = part.first == 0 && part.rows == part.matrix.rows;
-  const bool bare = part.matrix.scale.empty() && part.matrix.pre_scale.empty();
+  // The scales of NVFP4 are written with its codes; those of other formats are not part of what a file here holds.
+  const bool bare = (format == Format::nvfp4 || part.matrix.scale.empty()) && part.matrix.pre_scale.empty();
   return whole && bare && part.matrix.format == format ? &part.matrix : nullptr;
 }
 
@@ -107,6 +107,7 @@ class Packer {
     auto file = std::make_unique<CmfFile>(path);
     if (file->tensors().size() != contents.tensors.size() + contents.configs.size()) return nullptr;
     if (file->text_of(file->envelope().vocab) != tokenizer) return nullptr;
+    if (!says_as_much(*file, !tokenizer.empty())) return nullptr;
     for (const PackTensor& t : contents.tensors) {
       const CmfTensor* const stored = file->find(t.tensor.name);
       if (stored == nullptr || t.merge || stored->dtype != *cmf_dtype_of(t.format)) return nullptr;
@@ -120,6 +121,20 @@ class Packer {
       }
     }
     return file;
+  }
+
+  // Whether the header has what flags or a given tokenizer would add to it.
+  bool says_as_much(const CmfFile& file, bool with_tokenizer) const {
+    std::vector<Partition> partitions;
+    for (const Component& component : files_.components) {
+      if (component.role != Role::dit || component.partition_from.starts_with("assumed")) continue;
+      partitions.push_back(component.partition);
+    }
+    if (!partitions.empty() && partitions != cmf_partitions(file)) return false;
+    if (!with_tokenizer || files_.tokenizer->tokenizer_config_json.empty()) return true;
+    const Json* const config = file.header().find("tokenizer_config");
+    return config != nullptr &&
+           config->dump() == Json::parse(files_.tokenizer->tokenizer_config_json, "tokenizer_config.json").dump();
   }
 
   PackReport copy(const PackContents& contents, const CmfFile& file) {
@@ -188,7 +203,7 @@ class Packer {
     const SharedMerge merge = t.merge ? t.merge() : nullptr;
     if (const StoredMatrix* stored = merge == nullptr ? as_stored(rows, t.format) : nullptr) {
       put(*stored);
-      family.bytes += stored->data.size();
+      family.bytes += static_cast<uint64_t>(stored->bytes());
       ++family.copied;
       return;
     }

@@ -4,6 +4,7 @@
 
 #include "apps/server/http.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "base/utf8.h"
 
 namespace h3::server {
@@ -45,12 +46,6 @@ void add(std::vector<Given>& out, const std::string& name, const Json& value, bo
         400, "invalid_request", name + ": it must be an object", name, value.dump().substr(0, 80), "an object", 0};
   }
   for (const auto& [key, member] : object.members()) out.push_back({name + "." + key, member, nullptr, false});
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
 }
 
 std::string_view trimmed(std::string_view text) {

@@ -4,6 +4,7 @@
 #include "apps/server/fields.h"
 #include "apps/server/http.h"
 #include "base/error.h"
+#include "base/text.h"
 
 namespace h3::server {
 namespace {
@@ -11,11 +12,6 @@ namespace {
 void set_canvas(Draft& draft, const Given& given, int width, int height) {
   set_engine(draft, given, "width", width);
   set_engine(draft, given, "height", height);
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
 }
 
 std::string leaf_of(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }

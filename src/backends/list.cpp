@@ -12,6 +12,7 @@
 #include "backends/ref/ref_ops.h"
 #include "backends/start_check.h"
 #include "base/error.h"
+#include "ops/stored.h"
 #ifdef H3_HAVE_CUDA
 #include "backends/cuda/cuda_ops.h"
 #endif
@@ -22,9 +23,9 @@ namespace {
 struct BackendRow {
   BackendInfo info;
   bool automatic = true;  // a candidate for "auto"
-  std::unique_ptr<Ops> (*make)(Context& context, int index) = nullptr;
-  // With kernels to force. Null: it has one kernel for every operation.
-  std::unique_ptr<Ops> (*make_forced)(Context& context, const std::string& linear) = nullptr;
+  // `linear`: the kernel to force; only where there are several.
+  std::unique_ptr<Ops> (*make)(Context& context, int index, const std::string& linear) = nullptr;
+  bool several_kernels = false;
   int index = 0;
   bool card = false;  // believed only after a start-up check
 };
@@ -39,7 +40,7 @@ void add_cuda(std::vector<BackendRow>& rows) {
                              static_cast<double>(card.total_bytes) / (1 << 30), card.libraries.c_str());
     }
     row.info.refused = card.refused;
-    row.make = make_cuda_ops;
+    row.make = [](Context& context, int index, const std::string&) { return make_cuda_ops(context, index); };
     row.index = card.index;
     row.card = true;
     rows.push_back(row);
@@ -83,13 +84,13 @@ std::vector<BackendRow> backend_rows() {
   add_cuda(rows);
   BackendRow cpu;
   cpu.info = {"cpu", cpu_isa_detail(), ""};
-  cpu.make = [](Context& context, int) { return make_cpu_ops(context); };
-  cpu.make_forced = [](Context& context, const std::string& linear) { return make_cpu_ops(context, linear); };
+  cpu.make = [](Context& context, int, const std::string& linear) { return make_cpu_ops(context, linear); };
+  cpu.several_kernels = true;
   rows.push_back(cpu);
   BackendRow ref;
   ref.info = {"ref", "plain loops with double accumulators: the oracle, slow", ""};
   ref.automatic = false;
-  ref.make = [](Context& context, int) { return make_ref_ops(context); };
+  ref.make = [](Context& context, int, const std::string&) { return make_ref_ops(context); };
   rows.push_back(ref);
   return rows;
 }
@@ -103,7 +104,7 @@ std::string checked(const BackendRow& row, Context& context) {
   if (found != verdicts.end()) return found->second;
   std::string verdict;
   try {
-    verdict = start_check(row.make(context, row.index));
+    verdict = start_check(row.make(context, row.index, ""));
   } catch (const Error& error) {
     verdict = error.what();
   }
@@ -134,26 +135,26 @@ std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
   std::string names = "auto";
   for (const BackendRow& row : checked_rows(context, wanted)) {
     names += ", " + row.info.name;
-    if (wanted != row.info.name && !(wanted == "auto" && row.automatic)) continue;
-    if (row.info.refused.empty() && forced_linear.empty()) return row.make(context, row.index);
-    if (row.info.refused.empty() && row.make_forced == nullptr) {
-      fail(Code::usage, "force: %s has no kernels to choose from, drop it or give --device cpu", row.info.name.c_str());
-    }
-    if (row.info.refused.empty()) return row.make_forced(context, forced_linear);
-    if (wanted != "auto") {
+    const bool named = wanted == row.info.name;
+    if (!named && !(wanted == "auto" && row.automatic)) continue;
+    if (!row.info.refused.empty()) {
+      if (!named) continue;
       fail(Code::device, "device '%s' cannot be used: %s. Run 'h3 devices' for what this machine has",
            row.info.name.c_str(), row.info.refused.c_str());
     }
+    if (!forced_linear.empty() && !row.several_kernels) {
+      fail(Code::usage, "force: %s has no kernels to choose from, drop it or give --device cpu", row.info.name.c_str());
+    }
+    return row.make(context, row.index, forced_linear);
   }
   fail(Code::usage, "unknown device '%s'; this machine has %s", name.c_str(), names.c_str());
 }
 
-double host_matrix_peak(ThreadPool& pool, bool integer, double seconds) {
-  return measure_amx_peak(pool, integer, seconds);
-}
+double host_matrix_peak(ThreadPool& pool, bool integer, double seconds) { return measure_peak(pool, integer, seconds); }
 
 const char* host_weights(Format format) {
-  if (!stays_packed(format)) return "panels";
+  if (!stays_packed(format, Compute::bf16)) return "panels";
+  if (!stays_packed(format, Compute::int8)) return "packed; panels in int8";
   return kernels_of(IsaLevel::scalar).expander(row_of(format).name) != nullptr ? "packed" : "packed, by rows";
 }
 
@@ -181,16 +182,18 @@ DryRules dry_rules(const std::string& name, Context& context) {
   }
   const DeviceName asked = parse_name(name);
   if (asked.device == "cpu") return cpu_dry_rules(context, asked.forced_linear);
-  // The oracle packs every weight as f32; an accelerator holds what it multiplies.
+  // The oracle packs every weight as f32; an accelerator holds what it multiplies, narrower formats as they are stored.
   DryRules rules;
   rules.name = name;
   rules.host = name == "ref";
   const bool oracle = rules.host;
   rules.linear = [oracle](const LinearSpec& spec) {
     const int64_t bytes = oracle || spec.compute == Compute::f32 ? 4 : spec.compute == Compute::int8 ? 1 : 2;
+    const bool stored = !oracle && kept_as_stored(spec.weight, spec.compute);
     LinearPlan plan;
     plan.kernel = oracle ? "ref" : "library";
-    plan.bytes = bytes * spec.weight.rows * spec.weight.cols + static_cast<int64_t>(spec.bias.size()) * 4;
+    plan.bytes = stored ? spec.weight.stored_bytes() : bytes * spec.weight.rows * spec.weight.cols;
+    plan.bytes += static_cast<int64_t>(spec.bias.size()) * 4;
     return plan;
   };
   rules.conv_bytes = [](const ConvSpec& spec) { return static_cast<int64_t>(spec.weight.size()) * 4; };

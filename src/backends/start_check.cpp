@@ -23,29 +23,25 @@ std::vector<float> values(int64_t count, uint32_t seed) {
   return out;
 }
 
-StoredMatrix plain_matrix(int64_t rows, int64_t cols) {
-  const auto kept = std::make_shared<const std::vector<float>>(values(rows * cols, 3));
+template <typename T>
+StoredMatrix matrix_of(Format format, int64_t rows, int64_t cols, std::vector<T> stored) {
+  const auto kept = std::make_shared<const std::vector<T>>(std::move(stored));
   StoredMatrix matrix;
-  matrix.format = Format::f32;
+  matrix.format = format;
   matrix.rows = rows;
   matrix.cols = cols;
-  matrix.data = std::as_bytes(std::span<const float>(*kept));
+  matrix.data = std::as_bytes(std::span<const T>(*kept));
   matrix.keep_alive = kept;
   return matrix;
 }
 
-StoredMatrix float8_matrix(int64_t rows, int64_t cols) {
-  const auto kept = std::make_shared<std::vector<uint8_t>>();
-  for (const float value : values(rows * cols, 9)) {  // any codes but those of large exponents, two of which are NaN
-    kept->push_back(static_cast<uint8_t>(static_cast<int>(value * 128 + 128) & 0xbf));
+// Any codes but those of large exponents, two of which are NaN.
+std::vector<uint8_t> float8_codes(int64_t count) {
+  std::vector<uint8_t> codes;
+  for (const float value : values(count, 9)) {
+    codes.push_back(static_cast<uint8_t>(static_cast<int>(value * 128 + 128) & 0xbf));
   }
-  StoredMatrix matrix;
-  matrix.format = Format::f8_e4m3;
-  matrix.rows = rows;
-  matrix.cols = cols;
-  matrix.data = std::as_bytes(std::span<const uint8_t>(*kept));
-  matrix.keep_alive = kept;
-  return matrix;
+  return codes;
 }
 
 void check_matmul(Ops& ops, Compute compute, DType type, const char* name, const StoredMatrix& matrix) {
@@ -87,7 +83,7 @@ std::string start_check(std::unique_ptr<Ops> card) {
   Context& context = card->context();
   try {
     const std::unique_ptr<Ops> both = make_shadow(std::move(card), make_ref_ops(context));
-    const StoredMatrix plain = plain_matrix(96, 256);
+    const StoredMatrix plain = matrix_of(Format::f32, 96, 256, values(96 * 256, 3));
     MatrixSource source;
     source.append(plain, 0, plain.rows);
     const EncodedMatrix packed = encode_matrix(Format::q4tp, reader_of(source), "start-up check", context.pool);
@@ -96,7 +92,8 @@ std::string start_check(std::unique_ptr<Ops> card) {
     check_matmul(*both, Compute::f16, DType::f16, "f16", plain);
     check_matmul(*both, Compute::int8, DType::bf16, "int8", plain);
     check_matmul(*both, Compute::packed, DType::bf16, "q4tp", packed.matrix);
-    check_matmul(*both, Compute::packed, DType::bf16, "e4m3", float8_matrix(96, 256));
+    check_matmul(*both, Compute::packed, DType::bf16, "e4m3",
+                 matrix_of(Format::f8_e4m3, 96, 256, float8_codes(96 * 256)));
     for (const DType type : {DType::bf16, DType::f16}) {
       for (const int64_t width : {64, 128}) check_attention(*both, type, width, false);
     }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/synthetic.h"
+#include "pipeline/conditions.h"
 #include "pipeline/model_facts.h"
 #include "pipeline/parts.h"
 #include "pipeline/plan.h"
@@ -14,7 +15,11 @@ namespace h3 {
 namespace {
 
 Format format_of(const std::string& synthetic) {
-  return synthetic == "q4tp" ? Format::q4tp : synthetic == "fp8" ? Format::f8_e4m3 : Format::noise;
+  if (synthetic.empty()) return Format::noise;
+  if (synthetic == "q4tp") return Format::q4tp;
+  if (synthetic == "fp8") return Format::f8_e4m3;
+  fail(Code::usage, "synthetic_format: \"%s\" is not known, give q4tp or fp8, or leave it out for bf16",
+       synthetic.c_str());
 }
 
 }  // namespace
@@ -69,11 +74,16 @@ Placement Engine::placement(const Resolved& r) {
   const Acceleration& cheaper = acceleration_of(r);
   std::string adapters = policy_text(cheaper.policy);
   for (const AdapterChoice& adapter : cheaper.adapters) adapters += " " + adapter.id;
+  const int64_t tokens = r.prompt_tokens >= 0 ? r.prompt_tokens : static_cast<int64_t>(r.request.prompt.size());
+  int64_t conditions = 0;  // values of their latents
+  for (const LayoutBlock& block : condition_blocks(r)) {
+    conditions += int64_t{block.latent_frames} * block.latent_height * block.latent_width + block.audio_latents;
+  }
   const std::string key =
-      strf("%dx%dx%d e%d c%d v%d k%zu r%zu a%d p%zu %s %s", r.width, r.height, r.frames, r.evaluations,
+      strf("%dx%dx%d e%d c%d v%d k%zu r%zu:%lld a%d p%lld %s %s", r.width, r.height, r.frames, r.evaluations,
            static_cast<int>(r.compute), static_cast<int>(r.vae_compute), r.keyframes.size(), r.references.size(),
-           static_cast<int>(r.request.audio.value_or(true)), r.request.prompt.size() / 256,
-           r.request.prompt_embeds.c_str(), adapters.c_str());
+           static_cast<long long>(conditions), static_cast<int>(r.request.audio.value_or(true)),
+           static_cast<long long>(tokens), r.request.prompt_embeds.c_str(), adapters.c_str());
   if (const auto found = placements_.find(key); found != placements_.end()) return found->second;
   plan = plan_placement({.ops = ops_,
                          .files = files_,

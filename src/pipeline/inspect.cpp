@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "model/dit/weights.h"
 #include "model/text/dims.h"
 #include "model/vae/audio_weights.h"
@@ -13,10 +14,6 @@ namespace h3 {
 namespace {
 
 using Dims = std::vector<std::pair<std::string, int64_t>>;
-
-bool starts_with(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
-}
 
 bool has(const Component& component, const char* name) {
   return component.source->find(component.prefix + name) != nullptr;
@@ -107,7 +104,7 @@ ComponentInfo describe_component(const Component& component) {
   info.container = component.source->container();
   info.files = static_cast<int64_t>(component.source->files().size());
   for (const TensorInfo& tensor : component.source->tensors()) {
-    if (!starts_with(tensor.name, component.prefix)) continue;
+    if (!tensor.name.starts_with(component.prefix)) continue;
     int64_t values = 1;
     for (const int64_t dim : tensor.dims) values *= dim;
     const int64_t bytes = tensor.bytes();
@@ -172,12 +169,6 @@ std::string bytes_text(int64_t bytes) {
   if (bytes >= 1'000'000'000) return strf("%.2f GB", static_cast<double>(bytes) / 1e9);
   if (bytes >= 1'000'000) return strf("%.1f MB", static_cast<double>(bytes) / 1e6);
   return strf("%.1f kB", static_cast<double>(bytes) / 1e3);
-}
-
-std::string joined(const std::vector<std::string>& parts, const char* separator) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : separator) + part;
-  return text;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "pipeline/acceleration.h"
 #include "pipeline/adapters.h"
 #include "pipeline/conditions.h"
+#include "pipeline/stage_sink.h"
 #include "pipeline/step_runner.h"
 #include "sampling/schedule.h"
 
@@ -40,7 +41,9 @@ constexpr PlanName kModes[] = {{PlanMode::automatic, "auto"},
                                {PlanMode::stream, "stream"}};
 
 int64_t text_rows_of(const Resolved& r) {
-  // About four bytes a token, the template around them, and a row for every 32x32 pixels of a picture.
+  if (!r.request.prompt_embeds.empty()) return saved_text_rows(r.request.prompt_embeds);
+  if (r.prompt_tokens >= 0) return r.prompt_tokens;
+  // Without a tokenizer: about four bytes a token, labels around them, a row for every 32x32 pixels of a picture.
   int64_t rows = static_cast<int64_t>(r.request.prompt.size()) / 4 + 32;
   for (const LatentShape& shape : visual_shapes(condition_blocks(r))) {
     rows += int64_t{shape.frames} * shape.height * shape.width / 4;
@@ -61,8 +64,7 @@ PackedLayout layout_of(const Resolved& r, int64_t text_rows) {
 
 class Planner {
  public:
-  explicit Planner(const PlacementInput& input)
-      : in_(input), r_(input.resolved), text_rows_(input.text_rows > 0 ? input.text_rows : text_rows_of(r_)) {
+  explicit Planner(const PlacementInput& input) : in_(input), r_(input.resolved), text_rows_(text_rows_of(r_)) {
     load_adapters();
   }
 

@@ -39,10 +39,6 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-bool ends_with(const std::string& text, const std::string& tail) {
-  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
-}
-
 struct Output {
   int64_t disk = 0, encoder = 0;  // bytes written; bytes an encoder holds
 };
@@ -54,7 +50,7 @@ Output output_of(const Resolved& r) {
   const Request& request = r.request;
   const int64_t pixels = int64_t{r.width} * r.height, frames = r.output_frames;
   const int64_t sound = 4 * r.output_samples;  // 16-bit stereo
-  if (ends_with(request.output, ".y4m")) {
+  if (request.output.ends_with(".y4m")) {
     out.disk += pixels * frames * 3 / 2 + sound;
   } else if (!request.output.empty()) {
     out.disk += pixels * frames / 20 + sound / 4;
@@ -136,10 +132,6 @@ std::string memory_text(const char* name, const MemoryPlan& memory) {
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 struct Rehearsal {
   std::unique_ptr<DryOps> dry;
   std::vector<StageTime> stages;  // each is the next of the booking's, whose first is before all of them
@@ -215,7 +207,7 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
     if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
   }
   for (const auto& [kind, sample] : booking.samples) {
-    if (ends_with(kind, " int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
+    if (kind.ends_with(" int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
   }
   // The oracle beside a run is slow in its own way.
   const bool shadowed = plan.device.rfind("shadow(", 0) == 0;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "model/text/added_tokens.h"
 #include "model/text/conditioner.h"
@@ -52,8 +53,6 @@ size_t count(std::string_view text, std::string_view part) {
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 // ---- words that are spoken ------------------------------------------------------------------------------------------
 // Scripts that put no spaces between words.
 bool unspaced(uint32_t c) {
@@ -167,12 +166,6 @@ Mark mark_at(std::string_view text, size_t at) {
   return mark;
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 class Finder {
  public:
   Finder(const std::string& prompt, const PromptScene& scene, const std::vector<std::string>& known,
@@ -210,7 +203,7 @@ class Finder {
     }
     if (tokenizer_ == nullptr) return;
     out_.prompt_tokens = static_cast<int64_t>(tokenizer_->encode(prompt_).size());
-    out_.tokens = count_rows(*tokenizer_, prompt_, scene_.media);
+    out_.tokens = out_.prompt_tokens + media_rows(*tokenizer_, scene_.media);
     if (out_.tokens <= kMostTokens) return;
     add(Level::error, "too_many_tokens",
         strf("%s%lld tokens, at most %lld are possible, shorten it", scene_.media.empty() ? "" : "with its pictures ",
@@ -268,7 +261,7 @@ class Finder {
     std::string read = "is no token of this model";
     if (tokenizer_ != nullptr) read += strf(" and is read as %zu ordinary ones", tokenizer_->encode(text).size());
     const std::string advice =
-        meant != all.end() ? "write " + *meant : "known are " + joined(ours) + suggestion(mark.plain, ours);
+        meant != all.end() ? "write " + *meant : "known are " + joined(ours, ", ") + suggestion(mark.plain, ours);
     add(Level::warning, "unknown_token", text + " " + read + ", " + advice, mark.text);
   }
 
@@ -331,7 +324,7 @@ class Finder {
       if (!has(prompt_, name)) missing.emplace_back(name);
     }
     if (!missing.empty() && missing.size() < std::size(kSections) && !has(prompt_, kReferenceSection)) {
-      add(Level::advice, "incomplete_structure", "the structure lacks " + joined(missing));
+      add(Level::advice, "incomplete_structure", "the structure lacks " + joined(missing, ", "));
     }
     if (structured(prompt_) && !has(prompt_, "[Shot 1]")) {
       add(Level::advice, "no_first_shot", "start the description with [Shot 1]");

@@ -242,12 +242,12 @@ void Loader::load_video(const Reference& reference, ReferenceInput& input) {
       sound = read(reference, [&] { return read_sound(file, target_.frames / 24.0 + 1); });
       if (sound.count == 0 && !reference.sound.empty()) {
         fail(Code::usage, "%s: %s has no sound, drop it or choose another file", field_.c_str(),
-             named(reference.sound, reference).c_str());
+             sound_called(reference).c_str());
       }
     }
     warn(reference, sound.warnings);
     if (sound.count > 0) {
-      take_sound(reference.sound.empty() ? input.name : named(reference.sound, reference), sound, input);
+      take_sound(reference.sound.empty() ? input.name : sound_called(reference), sound, input);
     }
   }
   input.tag = next_tag("Video", videos_);
@@ -291,10 +291,6 @@ void Loader::take_sound(const std::string& name, const Sound& sound, ReferenceIn
                                  seconds_text(static_cast<double>(input.samples()) / kSampleRate).c_str(), kSampleRate);
 }
 
-const char* called(const Reference& reference) {
-  return reference.name.empty() ? reference.path.c_str() : reference.name.c_str();
-}
-
 // "<Picture 12>" at `at`, in any case and with any of the words that people write for it.
 struct FoundTag {
   size_t length = 0;  // 0 = none
@@ -331,6 +327,14 @@ FoundTag tag_at(const std::string& text, size_t at) {
 
 }  // namespace
 
+const std::string& called(const Reference& reference) {
+  return reference.name.empty() ? reference.path : reference.name;
+}
+
+const std::string& sound_called(const Reference& reference) {
+  return reference.sound_name.empty() ? reference.sound : reference.sound_name;
+}
+
 void check_reference_list(const std::vector<Reference>& references, const ReferenceLimits& limits) {
   int counts[3] = {};
   for (const Reference& reference : references) {
@@ -341,11 +345,11 @@ void check_reference_list(const std::vector<Reference>& references, const Refere
     }
     if (!video && (reference.silent || !reference.sound.empty())) {
       fail(Code::usage, "references: %s is of type %s, only a video can be silent or have another sound",
-           called(reference), name_of(reference.kind));
+           called(reference).c_str(), name_of(reference.kind));
     }
     if (reference.silent && !reference.sound.empty()) {
-      fail(Code::usage, "references: %s is silent and has the sound %s, drop one of them", called(reference),
-           reference.sound_name.empty() ? reference.sound.c_str() : reference.sound_name.c_str());
+      fail(Code::usage, "references: %s is silent and has the sound %s, drop one of them", called(reference).c_str(),
+           sound_called(reference).c_str());
     }
   }
   const auto at_most = [](const char* what, size_t count, int most) {

@@ -15,6 +15,10 @@ struct ReferenceTarget {
   std::string image_size;                 // official | match | max
 };
 
+// What the user calls a reference and the sound given for it: their names, else their paths.
+const std::string& called(const Reference& reference);
+const std::string& sound_called(const Reference& reference);
+
 // Counts and kinds, before anything is read. Error(usage).
 void check_reference_list(const std::vector<Reference>& references, const ReferenceLimits& limits);
 

@@ -103,7 +103,11 @@ Recipe Recipe::parse(const std::string& text, const std::string& what) {
     if (const Json* tap = json.find("te_layers")) recipe.tap = static_cast<int>(tap->as_int());
     if (const Json* layers = json.find("synthetic_layers"))
       recipe.synthetic_layers = static_cast<int>(layers->as_int());
-    if (const Json* format = json.find("synthetic_format")) recipe.synthetic_format = format->as_string();
+    optional("synthetic_format", recipe.synthetic_format);
+    // What clips of earlier versions say.
+    if (const Json* q4tp = json.find("synthetic_q4tp"); q4tp != nullptr && q4tp->as_bool()) {
+      recipe.synthetic_format = "q4tp";
+    }
     if (const Json* partial = json.find("lora_partial")) recipe.lora_partial = partial->as_bool();
     recipe.device = json.at("device").as_string();
     return recipe;

@@ -502,7 +502,7 @@ void Resolver::references() {
     for (const Reference& reference : asked_.references) {
       if (reference.sound.empty()) continue;
       fail(Code::usage, "ref_silent: %s is given as the sound of a reference, drop one of them",
-           reference.sound_name.empty() ? reference.sound.c_str() : reference.sound_name.c_str());
+           sound_called(reference).c_str());
     }
   }
   if (!asked_.references.empty()) {

@@ -55,6 +55,7 @@ struct Session::State {
       : pool(checked_threads(options.threads)),
         context{pool, log},
         ram_limit(options.ram_limit),
+        budget(options.budget),
         start(std::chrono::steady_clock::now()),
         ops(make_backend(options.device, context)),
         device(ops->name()) {
@@ -74,6 +75,7 @@ struct Session::State {
   ThreadPool pool;
   Context context;
   int64_t ram_limit;
+  MemoryBudget budget;
   std::chrono::steady_clock::time_point start;
   std::vector<StageTime> opened;
   std::unique_ptr<Ops> ops;
@@ -104,7 +106,8 @@ PlanMachine Session::machine(const Resolved& resolved) {
   machine.program = anonymous_bytes();
   machine.ram = state_->ram_limit;
   const Device& device = state_->ops->device();
-  if (!device.is_host()) machine.vram = device.free_bytes() + device.allocated_bytes();
+  const int64_t cap = cap_of_allocations(state_->budget);
+  if (!device.is_host()) machine.vram = cap > 0 ? cap : device.free_bytes() + device.allocated_bytes();
   machine.rates = measured_rates(*state_->engine, resolved);
   return machine;
 }

@@ -65,6 +65,17 @@ std::vector<int32_t> integers(const TensorSource& source, const std::string& nam
   return values;
 }
 
+const TensorInfo& embeds_of(const TensorSource& source, const std::string& path) {
+  const TensorInfo* const info = source.find("prompt_embeds");
+  if (info == nullptr) {
+    fail(Code::data, "prompt_embeds: %s has no tensor prompt_embeds, write one with --dump text=FILE", path.c_str());
+  }
+  if (info->dims.size() != 2 || info->dims[0] < 1 || info->dims[1] < 1) {
+    fail(Code::data, "prompt_embeds: %s: prompt_embeds must have two axes, rows and features", path.c_str());
+  }
+  return *info;
+}
+
 }  // namespace
 
 void write_stage(const std::string& path, const StageResult& result) {
@@ -77,17 +88,11 @@ void write_stage(const std::string& path, const StageResult& result) {
 
 SavedText read_saved_text(const std::string& path) {
   const std::unique_ptr<TensorSource> source = open_safetensors(path);
-  const TensorInfo* const info = source->find("prompt_embeds");
-  if (info == nullptr) {
-    fail(Code::data, "prompt_embeds: %s has no tensor prompt_embeds, write one with --dump text=FILE", path.c_str());
-  }
-  if (info->dims.size() != 2 || info->dims[0] < 1 || info->dims[1] < 1) {
-    fail(Code::data, "prompt_embeds: %s: prompt_embeds must have two axes, rows and features", path.c_str());
-  }
+  const TensorInfo& info = embeds_of(*source, path);
   SavedText saved;
-  saved.rows = info->dims[0];
-  saved.width = info->dims[1];
-  saved.embeds = decode(*info);
+  saved.rows = info.dims[0];
+  saved.width = info.dims[1];
+  saved.embeds = decode(info);
   saved.tags = integers(*source, "text_token_tags", saved.rows, path);
   saved.ids = integers(*source, "token_ids", saved.rows, path);
   if (saved.tags.empty()) saved.tags.assign(static_cast<size_t>(saved.rows), 1);
@@ -97,5 +102,7 @@ SavedText read_saved_text(const std::string& path) {
   }
   return saved;
 }
+
+int64_t saved_text_rows(const std::string& path) { return embeds_of(*open_safetensors(path), path).dims[0]; }
 
 }  // namespace h3

@@ -45,5 +45,6 @@ struct SavedText {
   std::vector<int32_t> tags, ids;
 };
 SavedText read_saved_text(const std::string& path);
+int64_t saved_text_rows(const std::string& path);  // without reading the values
 
 }  // namespace h3

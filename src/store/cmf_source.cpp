@@ -1,14 +1,12 @@
 #include "store/cmf_source.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace h3 {
 namespace {
-
-bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
 // Which names belong to which component (spec formats A.12). Earlier rows win: te.proj. lies inside te.
 struct PartRow {
@@ -24,7 +22,7 @@ constexpr PartRow kParts[] = {
 constexpr std::string_view kConfigSuffix = "config_json";
 
 bool belongs(const PartRow& row, std::string_view name) {
-  return starts_with(name, row.roots[0]) || (!row.roots[1].empty() && starts_with(name, row.roots[1]));
+  return name.starts_with(row.roots[0]) || (!row.roots[1].empty() && name.starts_with(row.roots[1]));
 }
 
 class CmfSource final : public TensorSource {
@@ -76,11 +74,6 @@ Json conditioner_config(const CmfFile& file) {
   }
   if (const Json vision = file.config("vis.config_json"); vision.is_object()) config.set("vision_config", vision);
   return config;
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 const Json* path_in(const Json& json, std::initializer_list<const char*> keys) {

@@ -37,10 +37,6 @@ constexpr const char* kParts[] = {
     ".weight_s_channel", ".weight_codebook", ".weight_correction", ".scale_weight", ".scale_input",
 };
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 class Folder {
  public:
   Folder(const std::string& path, std::vector<TensorInfo>& tensors, const std::map<std::string, std::string>& metadata,
@@ -54,7 +50,7 @@ class Folder {
     std::vector<std::string> layers;
     for (const TensorInfo& info : tensors_) {
       for (const char* part : kParts) {
-        if (ends_with(info.name, part))
+        if (info.name.ends_with(part))
           layers.push_back(info.name.substr(0, info.name.size() - std::string_view(part).size()));
       }
     }
@@ -81,7 +77,7 @@ class Folder {
 
   void read_declarations() {
     for (const TensorInfo& info : tensors_) {
-      if (!ends_with(info.name, kDeclaration)) continue;
+      if (!info.name.ends_with(kDeclaration)) continue;
       if (info.format != Format::u8 || info.dims.size() != 1) bad(info, "a declaration must be a vector of bytes");
       const std::string_view text(reinterpret_cast<const char*>(info.data.data()), info.data.size());
       const std::string where = strf("%s: tensor '%s' at offset %llu", info.file.c_str(), info.name.c_str(),
@@ -260,7 +256,7 @@ class Folder {
   // Marks files that call their scales scale_weight; says nothing that the layers do not.
   void drop_marker() {
     for (TensorInfo& info : tensors_) {
-      const bool whole = info.name == kLegacyMarker || ends_with(info.name, std::string(".") + kLegacyMarker);
+      const bool whole = info.name == kLegacyMarker || info.name.ends_with(std::string(".") + kLegacyMarker);
       if (whole && (info.format == Format::f8_e4m3 || info.format == Format::f8_e5m2)) info.name.clear();
     }
   }

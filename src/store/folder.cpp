@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
-}
-
 }  // namespace
 
 Json Folder::json(const std::string& relative) const {
@@ -66,7 +62,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
     if (!has_checkpoint_ending(path)) continue;
-    (ends_with(path, kIndexSuffix) ? indices : files).push_back(path);
+    (path.ends_with(kIndexSuffix) ? indices : files).push_back(path);
   }
   std::set<std::string> shards;
   for (const std::string& index : indices) {

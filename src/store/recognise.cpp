@@ -7,10 +7,6 @@
 namespace h3 {
 namespace {
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // A component has both markers behind one prefix. The first row that matches a role decides its spelling.
 // Sources: spec formats C.1, F.2 (transformer), vae 2 (autoencoders), conditioner 9, formats G (ClipProj).
 struct Rule {
@@ -60,7 +56,7 @@ std::vector<Recognised> recognise(const TensorSource& source) {
   std::vector<Recognised> out;
   for (const Rule& rule : kRules) {
     for (const TensorInfo& info : source.tensors()) {
-      if (!ends_with(info.name, rule.marker)) continue;
+      if (!info.name.ends_with(rule.marker)) continue;
       const std::string prefix = info.name.substr(0, info.name.size() - std::string_view(rule.marker).size());
       if (!prefix.empty() && prefix.back() != '.') continue;
       if (source.find(prefix + rule.companion) == nullptr) continue;
@@ -75,7 +71,7 @@ std::vector<Recognised> recognise(const TensorSource& source) {
   if (!out.empty()) return out;
   for (const TensorInfo& info : source.tensors()) {
     for (const char* suffix : kAdapterSuffixes) {
-      if (ends_with(info.name, suffix)) return {{Role::adapter, Spelling::comfy, "", ""}};
+      if (info.name.ends_with(suffix)) return {{Role::adapter, Spelling::comfy, "", ""}};
     }
   }
   return {{Role::unknown, Spelling::comfy, "", ""}};

@@ -308,18 +308,14 @@ class SafetensorsSource final : public TensorSource {
   uint64_t size_ = 0;
 };
 
-bool ends_with(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // The index of a folder, else its only safetensors file.
 std::unique_ptr<TensorSource> open_folder(const std::string& folder) {
   std::vector<std::string> indices, files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string path = entry.path().string();
-    if (ends_with(path, ".safetensors.index.json")) indices.push_back(path);
-    if (ends_with(path, ".safetensors")) files.push_back(path);
+    if (path.ends_with(".safetensors.index.json")) indices.push_back(path);
+    if (path.ends_with(".safetensors")) files.push_back(path);
   }
   if (error) fail(Code::io, "cannot read folder %s: %s", folder.c_str(), error.message().c_str());
   std::vector<std::string>& candidates = indices.empty() ? files : indices;
@@ -338,7 +334,7 @@ std::unique_ptr<TensorSource> open_folder(const std::string& folder) {
 std::unique_ptr<TensorSource> open_safetensors(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return open_folder(path);
-  if (ends_with(path, ".json")) return open_safetensors_index(path);
+  if (path.ends_with(".json")) return open_safetensors_index(path);
   return std::make_unique<SafetensorsSource>(path);
 }
 

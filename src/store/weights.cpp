@@ -6,10 +6,6 @@
 namespace h3 {
 namespace {
 
-bool starts_with(const std::string& text, const std::string& start) {
-  return text.compare(0, start.size(), start) == 0;
-}
-
 void append_list(std::string& text, const char* title, const std::vector<std::string>& names) {
   if (names.empty()) return;
   text += strf("; %zu %s: ", names.size(), title);
@@ -59,7 +55,7 @@ void WeightBinder::ignore(const std::string& name) { used_.insert(component_.pre
 
 void WeightBinder::ignore_prefix(const std::string& prefix) {
   for (const TensorInfo& info : component_.source->tensors()) {
-    if (starts_with(info.name, component_.prefix + prefix)) used_.insert(info.name);
+    if (info.name.starts_with(component_.prefix + prefix)) used_.insert(info.name);
   }
 }
 
@@ -79,7 +75,7 @@ StoredMatrix WeightBinder::matrix(const TensorInfo* info) const {
 void WeightBinder::finish() const {
   std::vector<std::string> unexpected;
   for (const TensorInfo& info : component_.source->tensors()) {
-    if (starts_with(info.name, component_.prefix) && used_.count(info.name) == 0) unexpected.push_back(info.name);
+    if (info.name.starts_with(component_.prefix) && used_.count(info.name) == 0) unexpected.push_back(info.name);
   }
   if (missing_.empty() && problems_.empty() && unexpected.empty()) return;
   std::string text;

@@ -118,7 +118,6 @@ TEST_F(Shells, ManualPageIsClean) {
   if (!installed("groff")) GTEST_SKIP() << "groff is not installed";
   put("h3.1", {"help", "--man"});
   const Outcome page = shell("groff -man -Tascii -ww -P-c h3.1 | sed 's/.\\x08//g'");
-  EXPECT_EQ(page.code, 0);
   EXPECT_EQ(page.out.find("troff:"), std::string::npos) << page.out.substr(0, 2000);
   for (const char* text : {"NAME", "SYNOPSIS", "COMMANDS", "EXIT STATUS", "h3 bench eval", "H3_NAME"}) {
     EXPECT_NE(page.out.find(text), std::string::npos) << text;

@@ -120,6 +120,27 @@ Case fed_linear_case(bool gated) {
           }};
 }
 
+struct WeightPart {
+  Format format;
+  int64_t rows;
+};
+
+Case two_parts_case(const std::string& name, int64_t rows, WeightPart first, WeightPart second) {
+  return {"linear", name, [=](Env& e) {
+            constexpr int64_t kIn = 256;
+            const View x = e.in({rows, kIn}, DType::bf16), y = e.out({rows, first.rows + second.rows}, DType::bf16);
+            LinearSpec spec;
+            spec.label = "test.two_parts";
+            spec.weight = e.weight(first.rows, kIn, first.format);
+            for (const MatrixSource::Part& part : e.weight(second.rows, kIn, second.format).parts) {
+              spec.weight.append(part.matrix, part.first, part.rows);
+            }
+            spec.compute = Compute::packed;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
+          }};
+}
+
 }  // namespace
 
 void add_linear_cases(std::vector<Case>& cases) {
@@ -197,30 +218,9 @@ void add_linear_cases(std::vector<Case>& cases) {
       cases.push_back(linear_case(packed, shape, Layout::strided, true, Format::f8_e4m3));
     }
   }
-  cases.push_back({"linear", "packed parts of two e4m3 matrices", [](Env& e) {
-                     const View x = e.in({37, 256}, DType::bf16), y = e.out({37, 80}, DType::bf16);
-                     LinearSpec spec;
-                     spec.label = "test.two_float8";
-                     spec.weight = e.weight(32, 256, Format::f8_e4m3);
-                     for (const MatrixSource::Part& part : e.weight(48, 256, Format::f8_e4m3).parts) {
-                       spec.weight.append(part.matrix, part.first, part.rows);
-                     }
-                     spec.compute = Compute::packed;
-                     const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
-                     return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
-                   }});
-  cases.push_back({"linear", "packed parts of two formats", [](Env& e) {
-                     const View x = e.in({7, 256}, DType::bf16), y = e.out({7, 50}, DType::bf16);
-                     LinearSpec spec;
-                     spec.label = "test.mixed";
-                     spec.weight = e.weight(20, 256, Format::q4_k);
-                     for (const MatrixSource::Part& part : e.weight(30, 256, Format::q6_k).parts) {
-                       spec.weight.append(part.matrix, part.first, part.rows);
-                     }
-                     spec.compute = Compute::packed;
-                     const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
-                     return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
-                   }});
+  cases.push_back(
+      two_parts_case("packed parts of two e4m3 matrices", 37, {Format::f8_e4m3, 32}, {Format::f8_e4m3, 48}));
+  cases.push_back(two_parts_case("packed parts of two formats", 7, {Format::q4_k, 20}, {Format::q6_k, 30}));
   cases.push_back({"linear", "fewer rows than max_rows", [](Env& e) {
                      const View x = e.in({3, 64}, DType::bf16), y = e.out({3, 48}, DType::bf16);
                      LinearSpec spec;

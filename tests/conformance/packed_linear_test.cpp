@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/plan.h"
 #include "base/context.h"
 #include "quant/codecs.h"
 #include "tests/support/packed_matrix.h"
@@ -19,6 +20,16 @@ struct Machine {
 const std::vector<Format> kPacked = {Format::q4tp, Format::q2tp, Format::w4a8, Format::nvfp4, Format::q4_0,
                                      Format::q4_1, Format::q5_0, Format::q5_1, Format::q2_k,  Format::q3_k,
                                      Format::q4_k, Format::q5_k, Format::q6_k};
+
+// Of about eight bits: panels of int8 take as much, those of other types more.
+const std::vector<Format> kEightBits = {Format::f8_e4m3, Format::f8_e5m2,      Format::q8_row,
+                                        Format::q8_2f,   Format::int8_convrot, Format::q8_0};
+
+std::vector<Format> narrow_formats() {
+  std::vector<Format> formats = kPacked;
+  formats.insert(formats.end(), kEightBits.begin(), kEightBits.end());
+  return formats;
+}
 
 LinearSpec spec_of(const StoredMatrix& matrix, Compute compute) {
   LinearSpec spec;
@@ -50,14 +61,15 @@ TEST(PackedLinear, GivesTheBitsOfExpandedWeightsAtEveryLevel) {
   for (int level = 0; level <= static_cast<int>(host_isa_level()); ++level) {
     const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context, static_cast<IsaLevel>(level));
     const Tensor x = upload_f32(ops->device(), input.data(), {40, 768}, DType::f32, "test");
-    for (const Format format : kPacked) {
+    for (const Format format : narrow_formats()) {
       const StoredMatrix matrix = PackedMaker(17).make(format, 301, 768);
       const StoredMatrix whole = expanded(matrix);
       for (const Compute compute : {Compute::int8, Compute::bf16, Compute::f32}) {
         std::vector<std::vector<float>> results;
         for (const StoredMatrix* weights : {&matrix, &whole}) {
           const std::unique_ptr<Linear> linear = ops->make_linear(spec_of(*weights, compute));
-          EXPECT_EQ(linear->kernel.find(" on ") != std::string::npos, weights == &matrix) << linear->kernel;
+          const bool packed = weights == &matrix && (compute != Compute::int8 || row_of(format).bits_per_weight < 8);
+          EXPECT_EQ(linear->kernel.find(" on ") != std::string::npos, packed) << linear->kernel;
           const Tensor y(ops->device(), DType::f32, {40, 301}, "test");
           ops->linear(*linear, x, y);
           results.push_back(download_f32(y));
@@ -75,21 +87,44 @@ TEST(PackedLinear, NamesKernelAndFormat) {
   EXPECT_EQ(ops->make_linear(spec_of(q4tp, Compute::int8))->kernel, "int8_scalar on q4tp");
   EXPECT_EQ(ops->make_linear(spec_of(q4tp, Compute::packed))->kernel, "decode_f32 on q4tp");
   EXPECT_EQ(ops->make_linear(spec_of(q8, Compute::int8))->kernel, "int8_scalar");
+  EXPECT_EQ(ops->make_linear(spec_of(q8, Compute::bf16))->kernel, "bf16_scalar on Q8_0");
 }
 
 // Held memory beyond the packed bytes is at most a tenth of them; scratch is shared and does not grow with the layers.
 TEST(PackedLinear, HoldsNoExpandedCopy) {
   Machine machine;
   const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context);
-  for (const Format format : {Format::q4tp, Format::q2tp, Format::q4_k, Format::q6_k}) {
+  for (const Format format : narrow_formats()) {
     const StoredMatrix matrix = PackedMaker(3).make(format, 256, 2048);
-    for (const Compute compute : {Compute::int8, Compute::bf16, Compute::packed}) {
+    for (const Compute compute : {Compute::int8, Compute::bf16, Compute::f16, Compute::f32, Compute::packed}) {
+      if (compute == Compute::int8 && row_of(format).bits_per_weight >= 8) continue;
       std::vector<std::unique_ptr<Linear>> linears;
       linears.push_back(ops->make_linear(spec_of(matrix, compute)));  // makes the scratch
       const int64_t before = ops->device().allocated_bytes();
       for (int i = 0; i < 8; ++i) linears.push_back(ops->make_linear(spec_of(matrix, compute)));
       EXPECT_EQ(ops->device().allocated_bytes(), before) << row_of(format).name;
       EXPECT_LE(linears.back()->bytes, matrix.bytes() + matrix.bytes() / 10) << row_of(format).name;
+    }
+  }
+}
+
+// A plan says where int8 panels are not the codes of the file.
+TEST(PackedLinear, SaysWhichCodesAreMadeAnew) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context);
+  const DryRules rules = cpu_dry_rules(machine.context, "");
+  const auto said = [](const std::vector<std::string>& refusals) {
+    return std::any_of(refusals.begin(), refusals.end(), [](const std::string& refusal) {
+      return refusal.find("quantised again at load") != std::string::npos;
+    });
+  };
+  for (const Format format : kEightBits) {
+    const StoredMatrix matrix = PackedMaker(3).make(format, 64, 512);
+    const bool other = format == Format::q8_0 || format == Format::q8_2f || format == Format::int8_convrot;
+    for (const Compute compute : {Compute::int8, Compute::bf16}) {
+      const bool expected = other && compute == Compute::int8;
+      EXPECT_EQ(said(ops->make_linear(spec_of(matrix, compute))->refusals), expected) << row_of(format).name;
+      EXPECT_EQ(said(rules.linear(spec_of(matrix, compute)).refusals), expected) << row_of(format).name;
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "model/dit/weights.h"
 #include "store/cmf_verify.h"
 #include "tests/support/put_file.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/dit/toy_checkpoint.h"
 
 namespace h3 {
@@ -28,12 +29,7 @@ testing::ToySize size() {
 
 class PackMemory : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_pack_memory_" + std::to_string(::getpid()));
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-  std::string path(const char* name) const { return (root_ / name).string(); }
+  std::string path(const char* name) const { return root_ / name; }
 
   // The exit code of a process that does this work: 0 done, 3 out of memory.
   static int in_child(const std::function<void()>& work) {
@@ -69,7 +65,7 @@ class PackMemory : public ::testing::Test {
     });
   }
 
-  fs::path root_;
+  TempFolder root_;
 };
 
 // 0.4 of the file: 4 GB for 10 GB.

@@ -12,10 +12,12 @@ isa::Elem elem_of(DType type) {
 }
 
 CpuOps::CpuOps(Context& context, IsaLevel level, const std::string& forced_linear)
-    : context_(context), level_(level), kernels_(kernels_of(level)), name_("cpu"), forced_linear_(forced_linear) {
-  if (forced_linear_.empty()) return;
-  check_forced_matmul(forced_linear_, level_);
-  name_ += ",linear=" + forced_linear_;
+    : context_(context),
+      level_(level),
+      kernels_(kernels_of(level)),
+      name_(cpu_name(forced_linear)),
+      forced_linear_(forced_linear) {
+  if (!forced_linear_.empty()) check_forced_matmul(forced_linear_, level_);
 }
 
 void CpuOps::need_shared(int64_t bytes) {

@@ -86,6 +86,7 @@ isa::Level kernels_of(IsaLevel level) {
       table.name = "amx";
       table.bf16 = &isa::kBf16Amx;
       table.int8 = &isa::kInt8Amx;
+      table.peak = &isa::kPeakAmx;
     }
     return table;
   }

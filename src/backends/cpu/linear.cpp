@@ -145,17 +145,16 @@ void expand_columns(const CpuLinear& w, const Packed& layout, int64_t n, int64_t
 std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   const int64_t in = spec.weight.cols, out = spec.weight.rows;
   H3_ASSERT(in > 0 && out > 0 && (spec.bias.empty() || static_cast<int64_t>(spec.bias.size()) == out));
-  MatmulChoice choice = choose_matmul({spec.compute, in, out, spec.weight.format()}, level_, forced_linear_);
+  LinearChoice choice = choose_linear(spec, level_, forced_linear_);
   auto w = std::make_unique<CpuLinear>();
   w->label = std::move(spec.label);
   w->in = in;
   w->out = out;
   w->compute = spec.compute;
-  const bool expands = choice.kernel->decode || stays_packed(spec.weight);
-  w->kernel = choice.kernel->name;
-  if (expands) w->kernel += std::string(" on ") + row_of(spec.weight.format()).name;
+  w->kernel = std::move(choice.kernel);
   w->refusals = std::move(choice.refusals);
   w->gemm = choice.gemm;
+  const bool expands = choice.expands;
   w->bias = std::move(spec.bias);
   const isa::Gemm& gemm = *w->gemm;
   w->layout = Packed(gemm, false, out, in);

@@ -21,8 +21,8 @@ struct MatmulKernel {
   const isa::Gemm* (*gemm)(const isa::Level& level);
   IsaLevel level;  // that it belongs to
   bool decode;     // weights stay in their stored format and are unpacked block by block in every call
-  // Null when the kernel can run the product, else the reason.
-  const char* (*reject)(const MatmulDesc& desc, IsaLevel level);
+  // Null when the kernel of level `own` can run the product where `level` is used, else the reason.
+  const char* (*reject)(const MatmulDesc& desc, IsaLevel own, IsaLevel level);
 };
 
 struct MatmulChoice {
@@ -34,6 +34,18 @@ struct MatmulChoice {
 // The first kernel that does not refuse, or the one that is forced where it can run the product at all; a pure function
 // of its arguments.
 MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level, const std::string& forced = "");
+
+// What becomes of a weight: its kernel, whether every call expands it from its stored format, and how plans name both.
+struct LinearChoice {
+  const isa::Gemm* gemm = nullptr;
+  bool expands = false;
+  std::string kernel;
+  std::vector<std::string> refusals;
+};
+LinearChoice choose_linear(const LinearSpec& spec, IsaLevel level, const std::string& forced);
+
+// "cpu", or "cpu,linear=KERNEL": the back end with a kernel forced, as make_backend takes it.
+std::string cpu_name(const std::string& forced_linear);
 
 // Error(usage) unless `name` is a kernel that this level of the host has.
 void check_forced_matmul(const std::string& name, IsaLevel level);

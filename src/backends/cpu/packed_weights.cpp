@@ -10,8 +10,9 @@ namespace h3 {
 PackedWeights::PackedWeights(MatrixSource source, const isa::Level& kernels) : source_(std::move(source)) {
   int64_t start = 0;
   for (const MatrixSource::Part& part : source_.parts) {
-    const bool plain = part.matrix.rotation == 0 && part.matrix.pre_scale.empty();
-    const isa::Expander* expander = plain ? kernels.expander(row_of(part.matrix.format).name) : nullptr;
+    const isa::Expander* expander = kernels.expander(row_of(part.matrix.format).name);
+    if (expander != nullptr && part.matrix.rotation > 0 && !expander->rotates) expander = nullptr;
+    if (!part.matrix.pre_scale.empty()) expander = nullptr;
     parts_.push_back({start, part.first, packed_rows(part.matrix), expander});
     start += part.rows;
   }
@@ -39,7 +40,7 @@ void PackedWeights::floats(int64_t first, int64_t count, float* out) const {
 void PackedWeights::codes(int64_t first, int64_t count, const float* inverse, int8_t* out, float* staging) const {
   for (int64_t r = 0; r < count; ++r, out += source_.cols) {
     const Part& part = part_of(first + r);
-    if (part.expander != nullptr) {
+    if (part.expander != nullptr && part.expander->codes != nullptr) {
       part.expander->codes(part.rows, part.first + first + r - part.start, inverse[r], out);
       continue;
     }
@@ -48,11 +49,30 @@ void PackedWeights::codes(int64_t first, int64_t count, const float* inverse, in
   }
 }
 
-bool stays_packed(const MatrixSource& source) {
+bool stays_packed(const MatrixSource& source, Compute compute) {
   return std::all_of(source.parts.begin(), source.parts.end(),
-                     [](const MatrixSource::Part& part) { return stays_packed(part.matrix.format); });
+                     [compute](const MatrixSource::Part& part) { return stays_packed(part.matrix.format, compute); });
 }
 
-bool stays_packed(Format format) { return row_of(format).bits_per_weight < 8; }
+bool stays_packed(Format format, Compute compute) {
+  return row_of(format).bits_per_weight < (compute == Compute::int8 ? 8 : 16) && format != Format::noise;
+}
+
+std::string requantised(const MatrixSource& source) {
+  for (const MatrixSource::Part& part : source.parts) {
+    const char* reason = nullptr;
+    switch (part.matrix.format) {
+      case Format::q8_0: reason = "there is a scale for every 32 columns"; break;
+      case Format::q8_2f: reason = "there is a scale for every column"; break;
+      case Format::int8_convrot: reason = part.matrix.rotation > 0 ? "their columns are rotated" : nullptr; break;
+      default: break;
+    }
+    if (reason == nullptr && !part.matrix.pre_scale.empty()) reason = "there is a factor for every column";
+    if (reason == nullptr || row_of(part.matrix.format).bits_per_weight < 8) continue;
+    return std::string("the codes of ") + row_of(part.matrix.format).name + " as they are: " + reason +
+           ", a row of operands has one; quantised again at load";
+  }
+  return "";
+}
 
 }  // namespace h3

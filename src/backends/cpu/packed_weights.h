@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "backends/cpu/isa/kernels.h"
+#include "ops/ops.h"
 #include "quant/matrix.h"
 
 namespace h3 {
@@ -35,9 +37,11 @@ class PackedWeights {
   std::vector<Part> parts_;
 };
 
-// Whether a Linear that computes in another type keeps these weights packed: every format takes fewer than eight bits,
-// so that any expanded copy would be larger than the file.
-bool stays_packed(const MatrixSource& source);
-bool stays_packed(Format format);
+// Whether a Linear that computes in this type keeps weights packed, because a copy in the type of its operands would be
+// larger than the file: formats of fewer than eight bits always, those of about eight unless it computes in int8.
+bool stays_packed(const MatrixSource& source, Compute compute);
+bool stays_packed(Format format, Compute compute);
+// Why panels of int8 are not the codes that the file has, which are int8 too; "" when they are, or when it has none.
+std::string requantised(const MatrixSource& source);
 
 }  // namespace h3

@@ -7,25 +7,21 @@
 
 namespace h3 {
 
-double measure_amx_peak(ThreadPool& pool, bool integer, double seconds) {
-#if defined(__x86_64__)
-  if (host_isa_level() < IsaLevel::amx) return 0;
+double measure_peak(ThreadPool& pool, bool integer, double seconds) {
+  const isa::Level kernels = kernels_of(chosen_isa_level());
+  if (kernels.peak == nullptr) return 0;
   using Clock = std::chrono::steady_clock;
-  constexpr int64_t kSteps = 20000;  // about 1 ms
-  const double per_step = 6.0 * 2 * 16 * 16 * (integer ? 64 : 32);
+  constexpr int64_t kSteps = 20000;  // below 1 ms
   int64_t rounds = 0;
   const Clock::time_point start = Clock::now();
   double elapsed = 0;
   while (elapsed < seconds) {
-    pool.parallel(4 * pool.threads(), [&](int64_t) { isa::amx_peak_steps(integer, kSteps); });
+    pool.parallel(4 * pool.threads(), [&](int64_t) { kernels.peak->run(integer, kSteps); });
     rounds += 4 * pool.threads();
     elapsed = std::chrono::duration<double>(Clock::now() - start).count();
   }
+  const double per_step = integer ? kernels.peak->int8_step : kernels.peak->float_step;
   return per_step * static_cast<double>(rounds * kSteps) / elapsed;
-#else
-  (void)pool, (void)integer, (void)seconds;
-  return 0;
-#endif
 }
 
 }  // namespace h3

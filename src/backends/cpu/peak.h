@@ -1,4 +1,4 @@
-// The yardstick of the matrix kernels: what the tile unit does when it touches no memory.
+// The yardstick of the matrix kernels: what the multipliers do when they touch no memory.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -6,7 +6,7 @@
 namespace h3 {
 
 // Operations per second (a multiply and an add count 2) over all threads of the pool, measured for about `seconds`.
-// 0 when the host has no AMX.
-double measure_amx_peak(ThreadPool& pool, bool integer, double seconds);
+// Of the level that is used (H3_ISA caps it); 0 at the portable one.
+double measure_peak(ThreadPool& pool, bool integer, double seconds);
 
 }  // namespace h3

@@ -4,7 +4,6 @@
 
 #include "backends/cpu/matmul.h"
 #include "backends/cpu/packed.h"
-#include "backends/cpu/packed_weights.h"
 
 namespace h3 {
 namespace {
@@ -16,19 +15,16 @@ constexpr int64_t kPackedKeys = int64_t{96} << 20;
 
 LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads, const std::string& forced) {
   const int64_t in = spec.weight.cols, out = spec.weight.rows;
-  const bool stored = stays_packed(spec.weight);
-  const MatmulChoice choice = choose_matmul({spec.compute, in, out, spec.weight.format()}, level, forced);
+  const LinearChoice choice = choose_linear(spec, level, forced);
   const isa::Gemm& gemm = *choice.gemm;
   LinearPlan plan;
-  plan.kernel = choice.kernel->name;
+  plan.kernel = choice.kernel;
   plan.refusals = choice.refusals;
   const Packed layout(gemm, false, out, in);
   const int64_t scales = gemm.integer ? layout.panels() * gemm.nr * 8 : 0;
   // Weights that stay in their format stay in the mapped file.
-  const bool expands = choice.kernel->decode || stored;
-  plan.stored = expands;
-  if (expands) plan.kernel += std::string(" on ") + row_of(spec.weight.format()).name;
-  plan.bytes = (expands ? 0 : layout.bytes()) + scales + static_cast<int64_t>(spec.bias.size()) * 4;
+  plan.stored = choice.expands;
+  plan.bytes = (choice.expands ? 0 : layout.bytes()) + scales + static_cast<int64_t>(spec.bias.size()) * 4;
   plan.scratch = threads * (kThreadScratch + gemm.nr * in * 4);
   plan.row_scratch = Packed(gemm, true, gemm.mr, in).bytes() / gemm.mr + 8;
   plan.scratch_rows = kPackedRows;
@@ -55,7 +51,7 @@ DryRules cpu_dry_rules(Context& context, const std::string& forced_linear) {
   const IsaLevel level = chosen_isa_level();
   const int64_t threads = context.pool.threads();
   DryRules rules;
-  rules.name = forced_linear.empty() ? "cpu" : "cpu,linear=" + forced_linear;
+  rules.name = cpu_name(forced_linear);
   rules.scratch = threads * kThreadScratch;
   rules.linear = [=](const LinearSpec& spec) { return plan_linear(spec, level, threads, forced_linear); };
   rules.conv_bytes = [level](const ConvSpec& spec) { return conv_bytes(spec, level); };

@@ -6,6 +6,7 @@
 #include "backends/cuda/linear_plans.h"
 #include "backends/cuda/weight_stream.h"
 #include "base/error.h"
+#include "ops/stored.h"
 
 namespace h3 {
 
@@ -107,7 +108,7 @@ std::unique_ptr<WeightGroup> CudaOps::make_group() {
 }
 
 int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const {
-  if (LinearPlans::stays_packed(weight, compute)) {
+  if (kept_as_stored(weight, compute)) {
     const bool scales = compute == Compute::packed && weight.format() == Format::f8_e4m3;
     return weight.stored_bytes() + (scales ? 4 * weight.rows : 0);
   }

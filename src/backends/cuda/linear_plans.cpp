@@ -7,6 +7,7 @@
 #include "backends/cuda/plan_check.h"
 #include "backends/cuda/weight_upload.h"
 #include "base/error.h"
+#include "ops/stored.h"
 
 namespace h3::cuda {
 namespace {
@@ -76,17 +77,6 @@ LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
 
 LinearPlans::~LinearPlans() { blas_lt().cublasLtDestroy(handle_); }
 
-// Formats narrower than the operands stay as they are and are expanded for each matmul: the card's memory is dearer
-// than the time, and the values are those that expanding at load would give.
-bool LinearPlans::stays_packed(const MatrixSource& weight, Compute compute) {
-  if (weight.format() == Format::noise) return false;
-  if (compute == Compute::packed) return true;
-  if (compute != Compute::bf16 && compute != Compute::f16) return false;
-  return std::all_of(weight.parts.begin(), weight.parts.end(), [](const MatrixSource::Part& part) {
-    return part.matrix.format != Format::noise && row_of(part.matrix.format).bits_per_weight < 16;
-  });
-}
-
 LinearPlans::Kind LinearPlans::kind_of(const Linear& weight, const MatrixSource& source) {
   return {static_cast<int>(source.format()), weight.in, weight.out, static_cast<int>(weight.compute)};
 }
@@ -107,7 +97,7 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
     linear->in_padded = (linear->in + 15) / 16 * 16;
     linear->out_padded = (linear->out + 15) / 16 * 16;
   }
-  if (stays_packed(spec.weight, spec.compute)) {
+  if (kept_as_stored(spec.weight, spec.compute)) {
     linear->packed = upload_packed(ops_.device_, spec.weight, group, linear->label.c_str());
     linear->float8_activations = fits_float8(*linear);
     if (linear->float8_activations) {
@@ -262,7 +252,7 @@ int64_t LinearPlans::scratch_bytes(Compute compute) {
 }
 
 int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute) {
-  if (!stays_packed(weight, compute)) return 0;
+  if (!kept_as_stored(weight, compute)) return 0;
   return std::min(kExpandBytes, weight.rows * weight.cols * (compute == Compute::packed ? 4 : 2));
 }
 

@@ -47,7 +47,6 @@ class LinearPlans {
   Algorithms& algorithms() { return *algorithms_; }
   static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
   static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
-  static bool stays_packed(const MatrixSource& weight, Compute compute);
 
  private:
   // y [rows, outs] = x [rows, in] w^T (+ bias), operands of one type.

@@ -121,11 +121,11 @@ Presentation present(const Tokenizer& tokenizer, const std::string& prompt, cons
   return std::move(builder.out);
 }
 
-int64_t count_rows(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media) {
+int64_t media_rows(const Tokenizer& tokenizer, const std::vector<PromptMedia>& media) {
   constexpr int64_t kMarks = 2, kPixels = int64_t{kPatch} * kMerge * kPatch * kMerge;  // around a block; of a token
   const auto text = [&](const std::string& segment) { return static_cast<int64_t>(tokenizer.encode(segment).size()); };
   const auto block = [&](const FrameSize& size) { return size.height * size.width / kPixels + kMarks; };
-  int64_t rows = text(prompt);
+  int64_t rows = 0;
   int pictures = 0, videos = 0, sounds = 0;
   for (const PromptMedia& item : media) {
     const bool video = item.kind == PromptMedia::Kind::video;

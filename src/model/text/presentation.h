@@ -33,8 +33,8 @@ inline constexpr int64_t kMostTokens = 262144;
 Presentation present(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media,
                      int64_t max_tokens = kMostTokens);
 
-// Rows of the presentation, from the sizes of the media alone: their pixels are not looked at.
-int64_t count_rows(const Tokenizer& tokenizer, const std::string& prompt, const std::vector<PromptMedia>& media);
+// Rows of the presentation before those of the prompt, from the sizes of the media alone: pixels are not looked at.
+int64_t media_rows(const Tokenizer& tokenizer, const std::vector<PromptMedia>& media);
 
 // What stands before each vision block or sound, for linters and tests: "<Picture 1>: ", "<0.2 seconds>".
 std::string picture_label(int ordinal);

@@ -1,12 +1,12 @@
 // Files that appear under their name when they are complete.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
@@ -15,12 +15,8 @@ namespace fs = std::filesystem;
 
 class AtomicFileTest : public ::testing::Test {
  protected:
-  void SetUp() override { path_ = (fs::temp_directory_path() / ("h3_atomic_" + std::to_string(::getpid()))).string(); }
-  void TearDown() override {
-    fs::remove(path_);
-    fs::remove(path_ + ".part");
-  }
-  std::string path_;
+  TempFolder folder_;
+  const std::string path_ = folder_ / "file";
 };
 
 TEST_F(AtomicFileTest, WhatAKilledProcessLeftIsReplaced) {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "bench/ops.h"
 #include "bench/timing.h"
 #include "quant/matrix.h"
@@ -38,6 +39,33 @@ TEST(Bench, TurnsAlternate) {
   EXPECT_EQ(seconds[0].size(), 2u);
   EXPECT_DOUBLE_EQ(median_of({3, 1, 2}), 2);
   EXPECT_DOUBLE_EQ(median_of({4, 1, 2, 3}), 2.5);
+}
+
+// Decoders have no 8-bit arithmetic: a clip gives them bf16, and measuring them in it is refused.
+TEST(Bench, DecodersStayAboveEightBits) {
+  const std::pair<Compute, const char*> rows[] = {
+      {Compute::packed, "bf16"}, {Compute::int8, "bf16"}, {Compute::bf16, "bf16"}, {Compute::f32, "f32"}};
+  for (const auto& [compute, decoder] : rows) {
+    ModelBench model;
+    model.compute = compute;
+    const Request request = clip_request(model);
+    EXPECT_EQ(request.precision, compute_name(compute));
+    EXPECT_EQ(request.vae_precision, decoder);
+  }
+  Log log;
+  for (const Compute compute : {Compute::packed, Compute::int8}) {
+    BenchOptions options;
+    options.kind = BenchKind::vae;
+    options.device = "cpu";
+    options.model.compute = compute;
+    try {
+      run_bench(options, log, [](const Json&) { ADD_FAILURE() << "measured"; });
+      FAIL() << compute_name(compute);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::usage);
+      EXPECT_NE(std::string(error.what()).find("give f32, bf16 or f16"), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(Bench, LinesNameWhatWasMeasured) {

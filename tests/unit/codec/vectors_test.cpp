@@ -9,6 +9,7 @@
 
 #include "apps/parity/codec_vectors.h"
 #include "base/file_map.h"
+#include "base/text.h"
 #include "tests/support/packed_matrix.h"
 
 namespace h3 {
@@ -63,13 +64,9 @@ void check_vectors(const std::vector<CodecVector>& vectors) {
   }
 }
 
-std::string file_of(Format format) {
-  std::string name = row_of(format).name;
-  for (char& c : name) c = static_cast<char>(std::tolower(c));
-  return kFolder + name + ".json";
-}
+std::string file_of(Format format) { return kFolder + lower(row_of(format).name) + ".json"; }
 
-bool is_plain(Format format) {  // numbers, tested with the scalars
+bool is_number(Format format) {  // tested with the scalars
   return format <= Format::f8_e5m2 || format > Format::q6_k;
 }
 
@@ -94,7 +91,7 @@ TEST_P(Vectors, AFlippedByteIsSeen) {
 INSTANTIATE_TEST_SUITE_P(, Vectors, ::testing::ValuesIn([] {
                            std::vector<Format> formats;
                            for (const Format f : weight_formats()) {
-                             if (!is_plain(f)) formats.push_back(f);
+                             if (!is_number(f)) formats.push_back(f);
                            }
                            return formats;
                          }()),

@@ -1,11 +1,8 @@
 #include "tests/unit/media/fixtures.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
 #if H3_HAVE_FFMPEG
 #include "media/ffmpeg.h"
@@ -19,27 +16,6 @@ extern "C" const char* __tsan_default_suppressions() {
 #endif
 
 namespace h3 {
-
-namespace fs = std::filesystem;
-
-TempFolder::TempFolder() {
-  std::string pattern = (fs::temp_directory_path() / "h3-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) fail(Code::io, "cannot make %s", pattern.c_str());
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-std::vector<std::string> TempFolder::list() const {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path_))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 void write_bytes(const std::string& path, const std::vector<uint8_t>& bytes) {
   std::FILE* file = std::fopen(path.c_str(), "wb");

@@ -1,4 +1,4 @@
-// Made-up media for the tests of src/media: folders that clean up, moving test frames, and files of kinds that the
+// Made-up media for the tests of src/media: moving test frames, and files of kinds that the
 // product itself does not write, made with FFmpeg's encoders.
 #pragma once
 
@@ -10,21 +10,9 @@
 
 #include "base/error.h"
 #include "media/media.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
-
-// A folder under the system's temporary one, removed with everything in it.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-  std::vector<std::string> list() const;  // names, sorted; hidden ones included
-
- private:
-  std::string path_;
-};
 
 void write_bytes(const std::string& path, const std::vector<uint8_t>& bytes);
 std::vector<uint8_t> file_bytes(const std::string& path);

@@ -1,6 +1,5 @@
 // AdaLN in packs: the curve over time, and adapters on the time side inside it (spec dit 9, formats A.12).
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "store/cmf.h"
 #include "store/values.h"
 #include "tests/support/put_file.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/dit/toy_checkpoint.h"
 
 namespace h3 {
@@ -41,13 +41,8 @@ class PackAdaln : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!curve_fit_available()) GTEST_SKIP() << "built without Eigen";
-    root_ = fs::temp_directory_path() / ("h3_adaln_" + std::to_string(::getpid()));
-    fs::create_directories(root_);
   }
-  void TearDown() override {
-    if (!root_.empty()) fs::remove_all(root_);
-  }
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  std::string path(const std::string& name) const { return root_ / name; }
 
   PackReport pack(const std::shared_ptr<MemorySource>& base, const std::string& adapter, float strength,
                   bool check = false) {
@@ -105,7 +100,7 @@ class PackAdaln : public ::testing::Test {
     return out;
   }
 
-  fs::path root_;
+  TempFolder root_;
   ThreadPool pool_{2};
   Log log_;
 };

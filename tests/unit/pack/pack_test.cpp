@@ -2,9 +2,9 @@
 #include "apps/pack/pack.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "apps/pack/time_curve.h"
 #include "base/error.h"
@@ -13,6 +13,7 @@
 #include "store/cmf.h"
 #include "store/cmf_verify.h"
 #include "store/values.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/toy_model.h"
 
 namespace h3 {
@@ -22,13 +23,7 @@ namespace fs = std::filesystem;
 
 class Pack : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_pack_" + std::to_string(::getpid()));
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  std::string path(const char* name) const { return (root_ / name).string(); }
+  std::string path(const char* name) const { return root_ / name; }
 
   PackReport pack(const std::string& quant, const std::string& output,
                   const std::vector<std::string>& inputs = {testing::kToyModel}) {
@@ -71,7 +66,7 @@ class Pack : public ::testing::Test {
 
   bool check_ = false;
   AdalnForm adaln_ = AdalnForm::automatic;
-  fs::path root_;
+  TempFolder root_;
   ThreadPool pool_{2};
   Log log_;
   Control control_;
@@ -144,6 +139,36 @@ TEST_F(Pack, AnUnchangedFileKeepsItsHeader) {
   EXPECT_EQ(bytes_of(path("again.cmf")), bytes_of(path("noted.cmf")));
 }
 
+// What a flag adds to a file whose tensors stay is written into it, and is there the next time.
+TEST_F(Pack, APartitionAndATokenizerAreAddedToAnUnchangedFile) {
+  pack("q4tp", path("a.cmf"), {testing::kToyModel + "/transformer"});
+  const auto own = [&](const char* name, const char* key) {
+    const CmfFile file(path(name));
+    const Json* const found = file.header().at("h3").find(key);
+    return found == nullptr ? std::string() : found->as_string();
+  };
+  EXPECT_EQ(own("a.cmf", "partition"), "");
+  PackOptions options;
+  options.inputs.paths = {path("a.cmf")};
+  options.inputs.partition = Partition::ref2va;
+  options.output = path("b.cmf");
+  const PackReport report = pack_model(options, pool_, log_, control_);
+  for (const auto& [name, family] : report.families) EXPECT_EQ(family.copied, family.tensors) << name;
+  EXPECT_EQ(own("b.cmf", "partition"), "ref2va");
+  pack("", path("again.cmf"), {path("b.cmf")});
+  EXPECT_EQ(bytes_of(path("again.cmf")), bytes_of(path("b.cmf")));
+
+  pack("q4tp", path("c.cmf"));
+  fs::copy(testing::kToyModel + "/tokenizer", path("tokenizer"));
+  std::ofstream(path("tokenizer/tokenizer_config.json")) << R"({"model_max_length": 77})";
+  options.inputs = {};
+  options.inputs.paths = {path("c.cmf")};
+  options.inputs.tokenizer = path("tokenizer");
+  options.output = path("d.cmf");
+  pack_model(options, pool_, log_, control_);
+  EXPECT_EQ(CmfFile(path("d.cmf")).header().at("tokenizer_config").at("model_max_length").as_int(), 77);
+}
+
 TEST_F(Pack, ATurboAdapterInsideMakesAFourStepModel) {
   const std::string adapter = path("toy_turbo.safetensors"), output = path("turbo.cmf");
   fs::copy_file(testing::kToyModel + "/../toy_comfy/minimax_h3_toy_lora.safetensors", adapter);
@@ -212,6 +237,18 @@ TEST_F(Pack, Nvfp4GoesIntoASafetensorsFileOfComfysNames) {
   if (!curve_fit_available()) return;
   pack("q4tp", path("curves.cmf"));
   EXPECT_THROW(pack("f16", path("again.safetensors"), {path("curves.cmf")}), Error);
+}
+
+TEST_F(Pack, Nvfp4IsCopiedIntoNvfp4) {
+  for (const AdalnForm form : {AdalnForm::full, AdalnForm::curve}) {
+    if (form == AdalnForm::curve && !curve_fit_available()) continue;
+    adaln_ = form;
+    pack("nvfp4", path("first.safetensors"));
+    const PackReport report = pack("nvfp4", path("second.safetensors"), {path("first.safetensors")});
+    EXPECT_EQ(report.families.at("dit.mlp").copied, report.families.at("dit.mlp").tensors);
+    EXPECT_EQ(report.families.at("dit.attn").copied, report.families.at("dit.attn").tensors);
+    EXPECT_EQ(bytes_of(path("second.safetensors")), bytes_of(path("first.safetensors")));
+  }
 }
 
 TEST_F(Pack, AFamilyHasItsOwnFormat) {

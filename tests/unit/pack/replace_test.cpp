@@ -1,6 +1,5 @@
 // The prompt encoder of a CMF replaced by a small one with its ClipProj, and back.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "store/cmf.h"
 #include "store/embedded.h"
 #include "tests/support/put_file.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/dit/toy_checkpoint.h"
 
 namespace h3 {
@@ -108,8 +108,7 @@ class PackReplace : public ::testing::Test {
  protected:
   void SetUp() override {
     if (embedded_demo().empty()) GTEST_SKIP() << "built without the demo model";
-    root_ = fs::temp_directory_path() / ("h3_replace_" + std::to_string(::getpid()));
-    fs::create_directories(root_ / "small");
+    std::filesystem::create_directories(root_ / "small");
     // Its own tokenizer, told apart by a space at its end.
     tokenizer_ = read_file(std::string(H3_SOURCE_DIR) + "/tests/data/golden/toy/tokenizer/tokenizer.json") + " ";
     write("small/tokenizer.json", tokenizer_);
@@ -117,10 +116,7 @@ class PackReplace : public ::testing::Test {
     encoder_ = put_file(*small_encoder(), path("small/encoder.safetensors"));
     clip_ = put_file(*clip_proj(), path("clip.safetensors"), {{"tap", std::to_string(kTap)}});
   }
-  void TearDown() override {
-    if (!root_.empty()) fs::remove_all(root_);
-  }
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  std::string path(const std::string& name) const { return root_ / name; }
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name), std::ios::binary) << text;
   }
@@ -143,7 +139,7 @@ class PackReplace : public ::testing::Test {
     return load_conditioner(*ops, open_model_files(open), {.tap = tap})->encode(kPrompt, {}, Control());
   }
 
-  fs::path root_;
+  TempFolder root_;
   std::string tokenizer_, encoder_, clip_;
   ThreadPool pool_{2};
   Log log_;

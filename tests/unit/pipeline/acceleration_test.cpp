@@ -1,32 +1,23 @@
 #include "pipeline/acceleration.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "base/error.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/lora/adapter_files.h"
 
 namespace h3 {
 namespace {
 
-namespace fs = std::filesystem;
-
 class AccelerationTest : public ::testing::Test {
  protected:
-  AccelerationTest() : folder_(fs::temp_directory_path() / strf("h3-accelerate-%d", static_cast<int>(getpid()))) {
-    fs::create_directories(folder_);
-  }
-  ~AccelerationTest() override { fs::remove_all(folder_); }
-
   std::string write(const std::string& name) const {
     testing::AdapterShape shape;
     shape.config = testing::config_of(testing::ToySize());
     const auto source = testing::adapter_source(shape, testing::AdapterSpelling::comfy);
     std::vector<TensorToWrite> tensors;
     for (const TensorInfo& info : source->tensors()) tensors.push_back({info.name, info.format, info.dims, info.data});
-    const std::string path = (folder_ / name).string();
+    const std::string path = folder_ / name;
     write_safetensors(path, tensors, {});
     return path;
   }
@@ -38,7 +29,7 @@ class AccelerationTest : public ::testing::Test {
     }
     return "";
   }
-  fs::path folder_;
+  TempFolder folder_;
 };
 
 TEST_F(AccelerationTest, PresetsSetCacheAttentionAndSteps) {

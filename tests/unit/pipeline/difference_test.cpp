@@ -2,35 +2,26 @@
 #include "pipeline/difference.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <span>
 
 #include "base/error.h"
 #include "store/tensor_source.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
 
-namespace fs = std::filesystem;
-
 class DifferenceTest : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_difference_" + std::to_string(::getpid()));
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   std::string put(const char* name, const std::vector<float>& values, std::vector<int64_t> dims) const {
-    const std::string path = (root_ / name).string();
+    const std::string path = root_ / name;
     write_safetensors(path, {{"prompt_embeds", Format::f32, std::move(dims), std::as_bytes(std::span(values))}}, {});
     return path;
   }
 
-  fs::path root_;
+  TempFolder root_;
 };
 
 // Rows (1, 0), (0, 2), (3, 4) against (2, 0), (1, 1), (4, 3).

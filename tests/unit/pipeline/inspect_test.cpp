@@ -1,12 +1,12 @@
 #include "pipeline/inspect.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "store/embedded.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
@@ -51,16 +51,15 @@ TEST(Inspect, TheEmbeddedDemoIsReady) {
 }
 
 TEST(Inspect, SaysWhatIsMissingAndWhatIsWrong) {
-  const fs::path root = fs::temp_directory_path() / ("h3_inspect_" + std::to_string(::getpid()));
-  fs::create_directories(root);
+  const TempFolder root;
   const float zero[4] = {};
   const auto bytes = [&](size_t n) { return std::as_bytes(std::span(zero, n)); };
-  const std::string dit = (root / "dit.safetensors").string();
+  const std::string dit = root / "dit.safetensors";
   write_safetensors(dit,
                     {{"video_patch_proj.weight", Format::f32, {1, 4}, bytes(4)},
                      {"audio_patch_proj.weight", Format::f32, {1, 2}, bytes(2)}},
                     {});
-  const std::string other = (root / "other.safetensors").string();
+  const std::string other = root / "other.safetensors";
   write_safetensors(other, {{"foo", Format::f32, {1}, bytes(1)}}, {});
   const ModelInfo info = info_of({dit, other});
   ASSERT_EQ(info.components.size(), 2u);
@@ -70,7 +69,6 @@ TEST(Inspect, SaysWhatIsMissingAndWhatIsWrong) {
   EXPECT_EQ(info.tasks[0].needs.size(), 3u);  // conditioner and both autoencoders
   EXPECT_EQ(info.tasks[2].needs.size(), 4u);  // and a transformer of the other partition
   EXPECT_NE(info.to_text().find("assumed: the file does not say"), std::string::npos);
-  fs::remove_all(root);
 }
 
 TEST(Inspect, GoldenToys) {

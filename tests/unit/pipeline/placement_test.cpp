@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "pipeline/engine.h"
 #include "store/tensor_source.h"
+#include "tests/support/packed_matrix.h"
 
 namespace h3 {
 namespace {
@@ -23,12 +24,16 @@ class PlacementTest : public ::testing::Test {
     bool operator==(const Clip&) const = default;
   };
 
-  Resolved request(const Engine& engine, const std::string& output = "") {
+  static Request smallest() {
     Request request;
     request.prompt = "a red ball";
     request.width = request.height = 32;
     request.frames = 5;
     request.steps = 2;
+    return request;
+  }
+  Resolved request(const Engine& engine, const std::string& output = "") {
+    Request request = smallest();
     request.output = output;
     return resolve(request, engine.facts());
   }
@@ -124,10 +129,7 @@ TEST_F(PlacementTest, AdaptersOfEarlierRequestsMakeRoom) {
   const std::string paths[] = {write_adapter("h3_first_adapter.safetensors"),
                                write_adapter("h3_second_adapter.safetensors")};
   const auto with = [&](const Engine& engine, const std::string& path) {
-    Request asked;
-    asked.prompt = "a red ball";
-    asked.width = asked.height = 32;
-    asked.frames = 5;
+    Request asked = smallest();
     asked.steps = 1;
     asked.audio = false;
     asked.adapters = {{path, 1}};
@@ -150,15 +152,75 @@ TEST_F(PlacementTest, AdaptersOfEarlierRequestsMakeRoom) {
   for (const std::string& path : paths) std::filesystem::remove(path);
 }
 
+// The rows of the text are those that were counted, also where another prompt of its length was planned before.
+TEST_F(PlacementTest, EveryTokenIsPlanned) {
+  const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
+  Resolved few = request(*engine), many = few;
+  ASSERT_GT(few.prompt_tokens, 0);
+  many.prompt_tokens = few.prompt_tokens + 200;
+  const auto denoise = [&](const Resolved& resolved) {
+    for (const PlacementPhase& phase : engine->placement(resolved).phases) {
+      if (phase.name == "denoise") return phase.bytes;
+    }
+    return int64_t{0};
+  };
+  const int64_t small = denoise(few);
+  EXPECT_GT(denoise(many), small + 200 * 256 * 4);  // hidden rows in f32 at least
+  few.prompt_tokens = 1;
+  EXPECT_LT(denoise(few), small);
+  // Saved embeddings have rows of their own.
+  const std::string path = ::testing::TempDir() + "h3_planned_embeds.safetensors";
+  constexpr int64_t kRows = 300, kWidth = 4;
+  const std::vector<float> values(kRows * kWidth);
+  write_safetensors(path, {{"prompt_embeds", Format::f32, {kRows, kWidth}, std::as_bytes(std::span(values))}}, {});
+  few.request.prompt_embeds = path;
+  EXPECT_GT(denoise(few), small);
+  std::remove(path.c_str());
+}
+
+// A card holds weights narrower than its operands as they are stored, and a plan without the card knows it.
+TEST(CardRules, PackedWeightsCountAsStored) {
+  Log log;
+  ThreadPool pool(1);
+  Context context{pool, log};
+  const DryRules rules = dry_rules("cuda:0", context);
+  const StoredMatrix stored = PackedMaker(1).make(Format::q4tp, 64, 256);
+  const auto bytes = [&](Compute compute) {
+    LinearSpec spec;
+    spec.weight.append(stored, 0, stored.rows);
+    spec.compute = compute;
+    return rules.linear(spec).bytes;
+  };
+  for (const Compute compute : {Compute::packed, Compute::bf16, Compute::f16}) {
+    EXPECT_EQ(bytes(compute), stored.bytes()) << static_cast<int>(compute);
+  }
+  EXPECT_EQ(bytes(Compute::int8), 64 * 256);
+  EXPECT_EQ(bytes(Compute::f32), 4 * 64 * 256);
+}
+
+TEST(SyntheticWeights, UnknownFormatsAreRefused) {
+  Log log;
+  ThreadPool pool(1);
+  Context context{pool, log};
+  const std::unique_ptr<Ops> ops = make_backend("cpu", context);
+  EngineOptions options;
+  options.synthetic_layers = 1;
+  options.synthetic_format = "q3tp";
+  try {
+    const Engine engine(context, *ops, options);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::usage);
+    EXPECT_NE(std::string(error.what()).find("\"q3tp\" is not known, give q4tp or fp8"), std::string::npos);
+  }
+}
+
 // Live adapters and what a step policy keeps between evaluations are planned.
 TEST_F(PlacementTest, AdaptersAndPoliciesAreInThePlan) {
   const std::string path = write_adapter("h3_planned_adapter.safetensors");
   const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
   const auto with = [&](bool adapter, const std::string& cache) {
-    Request asked;
-    asked.prompt = "a red ball";
-    asked.width = asked.height = 32;
-    asked.frames = 5;
+    Request asked = smallest();
     asked.steps = 6;
     asked.cache = cache;
     if (adapter) asked.adapters = {{path, 1}};

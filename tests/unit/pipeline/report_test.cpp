@@ -32,6 +32,18 @@ TEST(Recipe, RoundTripsWithoutOutputNames) {
   EXPECT_EQ(again.tap, 4);
 }
 
+TEST(Recipe, SyntheticWeightsInBothSpellings) {
+  Recipe recipe = sample();
+  recipe.synthetic_layers = 2;
+  recipe.synthetic_format = "fp8";
+  EXPECT_EQ(Recipe::parse(recipe.to_json().dump(), "clip.mp4").synthetic_format, "fp8");
+  recipe.synthetic_format.clear();
+  Json old = recipe.to_json();
+  EXPECT_EQ(Recipe::parse(old.dump(), "clip.mp4").synthetic_format, "");
+  old.set("synthetic_q4tp", true);
+  EXPECT_EQ(Recipe::parse(old.dump(), "clip.mp4").synthetic_format, "q4tp");
+}
+
 TEST(Recipe, RefusesForeignMetadata) {
   const auto refused = [](const std::string& text) -> std::string {
     try {

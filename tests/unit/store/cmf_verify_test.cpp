@@ -2,30 +2,22 @@
 #include "store/cmf_verify.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/toy_cmf.h"
 
 namespace h3 {
 namespace {
 
-namespace fs = std::filesystem;
-
 class CmfVerify : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_verify_" + std::to_string(::getpid()));
-    fs::create_directories(root_);
-    good_ = toy_cmf().bytes;
-  }
-  void TearDown() override { fs::remove_all(root_); }
+  void SetUp() override { good_ = toy_cmf().bytes; }
 
   std::string put(const char* name, const std::vector<std::byte>& bytes) const {
-    const std::string path = (root_ / name).string();
+    const std::string path = root_ / name;
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return path;
@@ -35,7 +27,7 @@ class CmfVerify : public testing::Test {
     return {map.bytes().begin(), map.bytes().end()};
   }
 
-  fs::path root_;
+  TempFolder root_;
   std::vector<std::byte> good_;
   ThreadPool pool_{2};
 };
@@ -79,7 +71,7 @@ TEST_F(CmfVerify, TruncationComesFirst) {
 
 TEST_F(CmfVerify, WordsThatChangedPlacesAreFoundByTheStrongHash) {
   if (!StrongHash::available()) GTEST_SKIP() << "built without xxHash";
-  const std::string path = (root_ / "strong.cmf").string();
+  const std::string path = root_ / "strong.cmf";
   const uint64_t words[4] = {1, 2, 3, 4};
   const std::string zero(32, '0');
   const auto header = [](const std::string& hash) {

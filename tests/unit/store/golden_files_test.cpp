@@ -1,12 +1,12 @@
 // The toy checkpoints of $H3_GOLDEN in every layout they come in.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "store/model_files.h"
 #include "tests/support/official_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
@@ -66,11 +66,10 @@ TEST_F(GoldenFiles, ComfyToyWithPartsOfTheRepository) {
 }
 
 TEST_F(GoldenFiles, OfficialToy) {
-  const fs::path root = fs::temp_directory_path() / ("h3_official_" + std::to_string(::getpid()));
-  fs::remove_all(root);
-  assemble_official_folder(golden_, root.string());
+  const TempFolder root;
+  assemble_official_folder(golden_, root.path());
   {
-    const ModelFiles files = open({root.string()});
+    const ModelFiles files = open({root.path()});
     ASSERT_EQ(files.components.size(), 4u);
     EXPECT_EQ(files.find(Role::dit)->spelling, Spelling::official);
     EXPECT_EQ(files.find(Role::dit)->source->files().size(), 13u);
@@ -79,7 +78,6 @@ TEST_F(GoldenFiles, OfficialToy) {
     EXPECT_EQ(files.find(Role::video_vae)->spelling, Spelling::official);
     EXPECT_TRUE(files.tokenizer.has_value());
   }
-  fs::remove_all(root);
 }
 
 }  // namespace

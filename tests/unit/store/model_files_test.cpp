@@ -1,12 +1,12 @@
 #include "store/model_files.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
@@ -27,14 +27,7 @@ const Names kComfyText = {"model.embed_tokens.weight", "model.layers.0.self_attn
 
 class ModelFilesTest : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_mf_" + std::to_string(::getpid()) + "_" +
-                                         testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  std::string path(const std::string& name) const { return (root_ / name).string(); }
+  std::string path(const std::string& name) const { return root_ / name; }
 
   // A checkpoint of one-element tensors.
   std::string put(const std::string& name, const Names& names,
@@ -44,13 +37,13 @@ class ModelFilesTest : public testing::Test {
     for (const std::string& tensor : names) {
       tensors.push_back({tensor, Format::f32, {1, 1}, std::as_bytes(std::span(&zero, 1))});
     }
-    fs::create_directories((root_ / name).parent_path());
+    fs::create_directories(fs::path(root_ / name).parent_path());
     write_safetensors(path(name), tensors, metadata);
     return path(name);
   }
 
   std::string text(const std::string& name, const std::string& content) const {
-    fs::create_directories((root_ / name).parent_path());
+    fs::create_directories(fs::path(root_ / name).parent_path());
     std::ofstream(path(name)) << content;
     return path(name);
   }
@@ -111,7 +104,7 @@ class ModelFilesTest : public testing::Test {
                                         R"(","sigma_shift_scales":{"video":12.0,"audio":3.0}}})");
   }
 
-  fs::path root_;
+  TempFolder root_;
 };
 
 TEST_F(ModelFilesTest, LooseFilesGetRolesFromTensors) {

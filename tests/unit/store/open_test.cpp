@@ -2,40 +2,31 @@
 #include "store/open.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
 #include "store/model_files.h"
 #include "tests/support/gguf_file.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::GgufFile;
 
 class Open : public ::testing::Test {
  protected:
-  void SetUp() override {
-    root_ = fs::temp_directory_path() / ("h3_open_" + std::to_string(::getpid()) + "_" +
-                                         ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   std::string put(const std::string& name, const std::string& bytes) const {
     std::ofstream(root_ / name, std::ios::binary) << bytes;
-    return (root_ / name).string();
+    return root_ / name;
   }
   static std::string safetensors() {
     const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
     return GgufFile::number(header.size(), 8) + header + "x";
   }
 
-  fs::path root_;
+  TempFolder root_;
 };
 
 TEST_F(Open, ByContentWhateverTheEnding) {
@@ -87,7 +78,7 @@ TEST_F(Open, AGgufInAFolderIsAComponent) {
   }
   put("dit.gguf", file.bytes());
   OpenOptions options;
-  options.paths = {root_.string()};
+  options.paths = {root_.path()};
   const ModelFiles files = open_model_files(options);
   ASSERT_NE(files.find(Role::dit), nullptr);
   EXPECT_STREQ(files.find(Role::dit)->source->container(), "GGUF");

@@ -1,7 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "store/tensor_source.h"
+#include "tests/support/temp_folder.h"
 
 namespace h3 {
 namespace {
@@ -17,15 +16,7 @@ namespace fs = std::filesystem;
 
 class Safetensors : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() /
-              (std::string("h3_st_") + testing::UnitTest::GetInstance()->current_test_info()->name() +
-               std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_ / name; }
 
   // A file of raw parts: the header length says `length` when given, else the true one.
   std::string put(const std::string& name, const std::string& header, size_t payload, int64_t length = -1) const {
@@ -46,7 +37,7 @@ class Safetensors : public testing::Test {
     } catch (const Error& error) {
       const std::string text = error.what();
       EXPECT_EQ(text.find('\n'), text.npos);
-      EXPECT_NE(text.find(folder_.string()), text.npos) << text;
+      EXPECT_NE(text.find(folder_.path()), text.npos) << text;
       for (const char* part : parts) EXPECT_NE(text.find(part), text.npos) << text << " lacks " << part;
     }
   }
@@ -57,7 +48,7 @@ class Safetensors : public testing::Test {
     put("s2.safetensors", R"({"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
   }
 
-  fs::path folder_;
+  TempFolder folder_;
 };
 
 TEST_F(Safetensors, RoundTrip) {
@@ -164,13 +155,13 @@ TEST_F(Safetensors, OpensShards) {
   put_shards();
   put_text("m.safetensors.index.json",
            R"({"metadata":{"total_size":12},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})");
-  for (const std::string& name : {path("m.safetensors.index.json"), folder_.string()}) {
+  for (const std::string& name : {path("m.safetensors.index.json"), folder_.path()}) {
     const auto source = open_safetensors(name);
     EXPECT_EQ(source->tensors().size(), 2u);
     EXPECT_EQ(source->files().size(), 2u);
     EXPECT_EQ(source->find("b")->file, path("s2.safetensors"));
   }
-  EXPECT_NE(open_safetensors(path("s1.safetensors"))->id(), open_safetensors(folder_.string())->id());
+  EXPECT_NE(open_safetensors(path("s1.safetensors"))->id(), open_safetensors(folder_.path())->id());
 }
 
 TEST_F(Safetensors, RejectsIndicesThatDisagree) {
@@ -200,9 +191,9 @@ TEST_F(Safetensors, RejectsIndicesThatDisagree) {
 }
 
 TEST_F(Safetensors, FolderMustBeUnambiguous) {
-  expect_error(folder_.string(), {"no safetensors"});
+  expect_error(folder_.path(), {"no safetensors"});
   put_shards();
-  expect_error(folder_.string(), {"2 checkpoints", "s1.safetensors", "s2.safetensors"});
+  expect_error(folder_.path(), {"2 checkpoints", "s1.safetensors", "s2.safetensors"});
 }
 
 TEST_F(Safetensors, UnwritableTargetIsAnError) {

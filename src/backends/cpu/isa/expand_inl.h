@@ -6,6 +6,7 @@
 #include "backends/cpu/isa/vec.h"
 #include "codec/int8_row.h"
 #include "codec/nvfp4.h"
+#include "codec/plain.h"
 #include "codec/q2_k.h"
 #include "codec/q2tp.h"
 #include "codec/q3_k.h"
@@ -17,6 +18,7 @@
 #include "codec/q5_1.h"
 #include "codec/q5_k.h"
 #include "codec/q6_k.h"
+#include "codec/rotation.h"
 
 namespace h3::isa {
 namespace {
@@ -174,6 +176,54 @@ void q4_k_codes(const PackedRows& m, int64_t row, float inverse, int8_t* out) {
   }
 }
 
+// ---- eight bits and a scale
+// ---------------------------------------------------------------------------------------------
+
+inline void signed_bytes(const uint8_t* codes, int64_t count, float scale, float* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scale;
+}
+
+void q8_row_floats(const PackedRows& m, int64_t row, float* out) {
+  signed_bytes(m.data + row * m.cols, m.cols, load_f16(m.data + m.rows * m.cols + 2 * row), out);
+}
+
+void q8_2f_floats(const PackedRows& m, int64_t row, float* out) {
+  const uint8_t* scales = m.data + m.rows * m.cols;
+  const uint8_t* columns = scales + 2 * m.rows;
+  signed_bytes(m.data + row * m.cols, m.cols, load_f16(scales + 2 * row), out);
+  int64_t col = 0;
+  for (; col + kLanes <= m.cols; col += kLanes) {
+    H halves;
+    __builtin_memcpy(&halves, columns + 2 * col, sizeof halves);
+    store(out + col, load(out + col) * widen_f16(halves));
+  }
+  for (; col < m.cols; ++col) out[col] *= load_f16(columns + 2 * col);
+}
+
+void q8_0_floats(const PackedRows& m, int64_t row, float* out) {
+  const uint8_t* block = m.data + row * m.cols / 32 * 34;
+  for (int64_t col = 0; col < m.cols; col += 32, block += 34) signed_bytes(block + 2, 32, load_f16(block), out + col);
+}
+
+void int8_convrot_floats(const PackedRows& m, int64_t row, float* out) {
+  signed_bytes(m.data + row * m.cols, m.cols, row_scale(m, row), out);
+  for (int64_t group = 0; m.rotation > 0 && group < m.cols; group += m.rotation) rotate_group(out + group, m.rotation);
+}
+
+// e4m3_to_f32 without branches, so that it becomes vectors.
+inline float e4m3_value(uint8_t code) {
+  const uint32_t magnitude = code & 0x7fu, normal = (magnitude << 20) + (120u << 23);
+  const uint32_t subnormal = f32_bits(static_cast<float>(static_cast<int>(magnitude)) * 0.001953125f);  // 2^-9
+  const uint32_t bits = magnitude < 8u ? subnormal : magnitude == 0x7fu ? 0x7fc00000u : normal;
+  return f32_from_bits(static_cast<uint32_t>(code & 0x80u) << 24 | bits);
+}
+
+void f8_e4m3_floats(const PackedRows& m, int64_t row, float* out) {
+  const uint8_t* codes = m.data + row * m.cols;
+  const float scale = row_scale(m, row);
+  for (int64_t i = 0; i < m.cols; ++i) out[i] = e4m3_value(codes[i]) * scale;
+}
+
 constexpr Expander kExpanders[] = {
     {"q4tp", floats<q4tp_begin, q4tp_decode>, q4tp_codes},
     {"q2tp", floats<q2tp_begin, q2tp_decode>, q2tp_codes},
@@ -187,6 +237,12 @@ constexpr Expander kExpanders[] = {
     {"Q4_K", floats<no_rungs, q4_k_decode>, q4_k_codes},
     {"Q5_K", floats<no_rungs, q5_k_decode>, codes<no_rungs, q5_k_decode>},
     {"Q6_K", floats<no_rungs, q6_k_decode>, codes<no_rungs, q6_k_decode>},
+    {"f8_e4m3", f8_e4m3_floats},
+    {"f8_e5m2", floats<no_rungs, f8_e5m2_decode>},
+    {"q8_row", q8_row_floats},
+    {"q8_2f", q8_2f_floats},
+    {"int8_convrot", int8_convrot_floats, nullptr, true},
+    {"Q8_0", q8_0_floats},
 };
 
 const Expander* expander(const char* format) {

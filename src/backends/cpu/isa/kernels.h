@@ -226,9 +226,16 @@ struct StoreArgs {
 // -----------------------------------------------------------------------------------------
 struct Expander {
   const char* format;  // as quant/formats.h names it
-  // Row `row` of m, rotation and pre_scale aside: as f32, and as int8 with this inverse (codec/int8_row.h).
+  // Row `row` of m, pre_scale aside: as f32, and as int8 with this inverse (codec/int8_row.h).
   void (*floats)(const PackedRows& m, int64_t row, float* out);
-  void (*codes)(const PackedRows& m, int64_t row, float inverse, int8_t* out);
+  void (*codes)(const PackedRows& m, int64_t row, float inverse, int8_t* out) = nullptr;  // null: from the floats
+  bool rotates = false;  // takes rotated rows and turns them back
+};
+
+// Products of registers alone, the most that the unit of a level does.
+struct Peak {
+  void (*run)(bool integer, int64_t steps);
+  double int8_step, float_step;  // operations of a step; float: bf16, f32 where that is widened
 };
 
 struct Level {
@@ -242,6 +249,7 @@ struct Level {
   const Gemm* f32;
   const Gemm* bf16;
   const Gemm* int8;
+  const Peak* peak = nullptr;
 };
 
 extern const Level kScalar;
@@ -250,8 +258,6 @@ extern const Level kAvx512;
 // The AMX level replaces matrix kernels only; everything else is AVX-512.
 extern const Gemm kBf16Amx;
 extern const Gemm kInt8Amx;
-
-// steps x 6 tile multiplies (16 x 16 x 32 bf16 or 16 x 16 x 64 int8) that touch no memory.
-void amx_peak_steps(bool integer, int64_t steps);
+extern const Peak kPeakAmx, kPeakAvx512, kPeakAvx2;
 
 }  // namespace h3::isa

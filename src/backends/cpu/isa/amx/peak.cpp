@@ -5,8 +5,9 @@
 #include "backends/cpu/isa/kernels.h"
 
 namespace h3::isa {
+namespace {
 
-void amx_peak_steps(bool integer, int64_t steps) {
+void run(bool integer, int64_t steps) {
   configure_tiles();
   _tile_zero(0);
   _tile_zero(1);
@@ -35,5 +36,11 @@ void amx_peak_steps(bool integer, int64_t steps) {
   }
   _tile_release();
 }
+
+constexpr double kTiles = 6.0 * 2 * 16 * 16;
+
+}  // namespace
+
+const Peak kPeakAmx = {.run = run, .int8_step = kTiles * 64, .float_step = kTiles * 32};
 
 }  // namespace h3::isa

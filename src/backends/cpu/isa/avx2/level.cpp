@@ -20,6 +20,7 @@ const Level kAvx2 = {.name = "avx2",
                      .expander = expander,
                      .f32 = &kF32,
                      .bf16 = &kBf16,
-                     .int8 = &kInt8};
+                     .int8 = &kInt8,
+                     .peak = &kPeakAvx2};
 
 }  // namespace h3::isa

@@ -19,6 +19,7 @@ const Level kAvx512 = {.name = "avx512",
                        .expander = expander,
                        .f32 = &kF32,
                        .bf16 = &kBf16Avx512,
-                       .int8 = &kInt8Avx512};
+                       .int8 = &kInt8Avx512,
+                       .peak = &kPeakAvx512};
 
 }  // namespace h3::isa
