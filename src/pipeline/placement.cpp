@@ -264,9 +264,7 @@ Placement Planner::plan() {
   Placement plan;
   Device& device = in_.ops.device();
   const int64_t cap = device.is_host() ? in_.budget.ram : in_.budget.vram;
-  plan.available = cap <= 0           ? device.free_bytes() + device.allocated_bytes()
-                   : device.is_host() ? cap
-                                      : cap_of_allocations(in_.budget);
+  plan.available = usable_bytes(device, in_.budget);
   const bool unlimited = cap <= 0 && (device.is_host() || device.free_bytes() == 0);  // it does not say
   const int64_t room = unlimited ? INT64_MAX : plan.available;
   const Decoders decoders = decoder_bytes();
@@ -312,6 +310,11 @@ Placement Planner::plan() {
 
 int64_t cap_of_allocations(const MemoryBudget& budget) {
   return budget.vram > 0 ? std::max<int64_t>(budget.vram - kDriverBytes, 1) : 0;
+}
+
+int64_t usable_bytes(const Device& device, const MemoryBudget& budget) {
+  const int64_t cap = device.is_host() ? budget.ram : cap_of_allocations(budget);
+  return cap > 0 ? cap : device.free_bytes() + device.allocated_bytes();
 }
 
 const char* name_of(PlanMode mode) {

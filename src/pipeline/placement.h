@@ -32,6 +32,9 @@ struct MemoryBudget {
 // What of --vram is left for allocations: the driver and the libraries' code take a share of their own. 0 = no cap.
 int64_t cap_of_allocations(const MemoryBudget& budget);
 
+// What a run may hold on the device: the cap of the budget, else what the device has. 0 = it does not say.
+int64_t usable_bytes(const Device& device, const MemoryBudget& budget);
+
 // "12G", "800M", "1.5GiB", "12000000000": bytes. K, M, G, T are powers of 1024. Error(usage) naming `flag`.
 int64_t parse_memory(const std::string& flag, const std::string& text);
 PlanMode parse_plan_mode(const std::string& text);  // Error(usage)
@@ -63,8 +66,7 @@ struct PlacementInput {
   MemoryBudget budget;
   bool keep = false;  // asked for
   bool lora_partial = false;
-  int64_t held = 0;       // bytes on the device that belong to no part of the model
-  int64_t text_rows = 0;  // 0 = estimated from the prompt
+  int64_t held = 0;  // bytes on the device that belong to no part of the model
 };
 
 // Error(memory) with the bytes asked and available when nothing that the budget allows fits.

@@ -106,8 +106,7 @@ PlanMachine Session::machine(const Resolved& resolved) {
   machine.program = anonymous_bytes();
   machine.ram = state_->ram_limit;
   const Device& device = state_->ops->device();
-  const int64_t cap = cap_of_allocations(state_->budget);
-  if (!device.is_host()) machine.vram = cap > 0 ? cap : device.free_bytes() + device.allocated_bytes();
+  if (!device.is_host()) machine.vram = usable_bytes(device, state_->budget);
   machine.rates = measured_rates(*state_->engine, resolved);
   return machine;
 }

@@ -178,6 +178,20 @@ TEST_F(PlacementTest, EveryTokenIsPlanned) {
   std::remove(path.c_str());
 }
 
+// Reports and estimates know the cap, on the host and on a card.
+TEST(UsableBytes, CapsCount) {
+  Log log;
+  ThreadPool pool(1);
+  Context context{pool, log};
+  const std::unique_ptr<Ops> host = make_backend("cpu", context);
+  EXPECT_EQ(usable_bytes(host->device(), {.vram = int64_t{2} << 30, .ram = int64_t{3} << 30}), int64_t{3} << 30);
+  const std::unique_ptr<DryOps> card = make_dry_ops(context, dry_rules("cuda:0", context));
+  ASSERT_FALSE(card->device().is_host());
+  const MemoryBudget budget{.vram = int64_t{2} << 30, .ram = int64_t{3} << 30};
+  EXPECT_EQ(usable_bytes(card->device(), budget), cap_of_allocations(budget));
+  EXPECT_EQ(usable_bytes(card->device(), {}), card->device().free_bytes() + card->device().allocated_bytes());
+}
+
 // A card holds weights narrower than its operands as they are stored, and a plan without the card knows it.
 TEST(CardRules, PackedWeightsCountAsStored) {
   Log log;
