@@ -10,6 +10,7 @@ namespace {
 
 // As linear.cpp and attention.cpp size theirs; a thread's share is rounded up to a huge page.
 constexpr int64_t kThreadScratch = int64_t{2} << 20;
+constexpr int64_t kBlockRows = 512, kBlockCols = 256;
 constexpr int64_t kPackedRows = 2048;
 constexpr int64_t kPackedKeys = int64_t{96} << 20;
 
@@ -26,6 +27,10 @@ LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads, 
   plan.stored = choice.expands;
   plan.bytes = (choice.expands ? 0 : layout.bytes()) + scales + static_cast<int64_t>(spec.bias.size()) * 4;
   plan.scratch = threads * (kThreadScratch + gemm.nr * in * 4);
+  if (choice.expands) {  // a block of its columns beside the block of the result
+    const int64_t block = Packed(gemm, false, kBlockCols, in).bytes() + kBlockRows * kBlockCols * 4;
+    plan.scratch = std::max(plan.scratch, threads * ((block + gemm.nr * in * 4) / kThreadScratch + 1) * kThreadScratch);
+  }
   plan.row_scratch = Packed(gemm, true, gemm.mr, in).bytes() / gemm.mr + 8;
   plan.scratch_rows = kPackedRows;
   return plan;
