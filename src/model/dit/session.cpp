@@ -275,7 +275,6 @@ void Session::run_block(int64_t i, bool norm_follows) {
   adapted_linear(ops_, *block.out, branches.out, attention_, low_, y1_);
   if (probe_.active()) probe_(name + ".attn_out", y1_);
   workspace_.enter(kNorm2);
-  ops_.feeds(*block.fc1, branches.fc1.empty() && !probe_.active());
   ops_.gate_norm(x_, y1_, gate(i, 2), block.norm2, config.norm_eps, modulation(i, 3), h2_);
   workspace_.enter(kMlp);
   mlp_branch(ops_, block, branches, config, h2_, views, y2_, probe_, name);
