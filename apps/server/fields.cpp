@@ -241,7 +241,12 @@ const Field* find_field(const std::string& name) {
   return nullptr;
 }
 
-[[noreturn]] void unknown(const std::string& name) {
+std::string shown_value(const Given& given) {
+  return given.file ? "an uploaded file" : given.value.dump().substr(0, 80);
+}
+
+[[noreturn]] void unknown(const Given& given) {
+  const std::string& name = given.name;
   std::vector<std::string> known;
   for (const Field& field : kFields) {
     known.emplace_back(field.name);
@@ -252,7 +257,7 @@ const Field* find_field(const std::string& name) {
       "unknown_field",
       "unknown field \"" + name.substr(0, 80) + "\"" + suggestion(name, known) + "; see /openapi.json for all fields",
       name.substr(0, 80),
-      "",
+      shown_value(given),
       "the fields in /openapi.json",
       0};
 }
@@ -337,7 +342,7 @@ std::vector<Given> in_order(const std::vector<Given>& fields, const Draft& draft
   for (const Given& given : fields) {
     if (given.file && draft.attachments.count(given.name) > 0) continue;
     const Field* const field = find_field(given.name);
-    if (field == nullptr) unknown(given.name);
+    if (field == nullptr) unknown(given);
     (std::string_view(field->name) == "task" ? ordered : others).push_back(given);
   }
   ordered.insert(ordered.end(), others.begin(), others.end());
@@ -443,7 +448,7 @@ Draft draft_of(const std::vector<Given>& fields) {
 }
 
 void refuse_value(const Given& given, const std::string& allowed, const std::string& reason) {
-  const std::string value = given.file ? "an uploaded file" : given.value.dump().substr(0, 80);
+  const std::string value = shown_value(given);
   throw ApiError{400,
                  "invalid_value",
                  given.name + ": " + value + " is not possible" + (reason.empty() ? "" : ", " + reason) +

@@ -8,9 +8,9 @@ namespace {
 
 using Kind = Reference::Kind;
 
-[[noreturn]] void unknown_key(const Given& given, const std::string& key, const char* allowed) {
-  const std::string where = given.name + "." + key.substr(0, 60);
-  throw ApiError{400, "unknown_field", where + ": unknown field", where, "", allowed, 0};
+[[noreturn]] void unknown_key(const Given& inner, const char* allowed) {
+  const std::string where = inner.name.substr(0, 100);
+  throw ApiError{400, "unknown_field", where + ": unknown field", where, inner.value.dump().substr(0, 80), allowed, 0};
 }
 
 void add(Draft& draft, std::optional<Kind> kind, MediaSource media) {
@@ -43,7 +43,7 @@ void add_clip(Draft& draft, const Given& given) {
     } else if (key == "silent") {
       clip.silent = boolean_of(inner);
     } else {
-      unknown_key(given, key, kKeys);
+      unknown_key(inner, kKeys);
     }
   }
   if (clip.media.field.empty()) refuse_value(given, "an object with video, the file of the clip");
@@ -116,7 +116,7 @@ Condition read_condition(const Draft& draft, const Given& given) {
     } else if (key == "start_time_seconds") {
       if (number_of(inner, "0") != 0) refuse_value(inner, "0", "files are used from their start, cut it first");
     } else {
-      unknown_key(given, key, "type, uri, role, name, frame_index, start_time_seconds, sound, silent");
+      unknown_key(inner, "type, uri, role, name, frame_index, start_time_seconds, sound, silent");
     }
   }
   if (!condition.media) {

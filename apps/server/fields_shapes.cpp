@@ -76,7 +76,8 @@ MediaSource from_object(const Given& given) {
     if (value.is_null() || key == "type" || key == "detail") continue;
     if (!is_media_key(key)) {
       const std::string where = given.name + "." + key.substr(0, 60);
-      throw ApiError{400, "unknown_field", where + ": unknown field of a file", where, "", kMediaKeys, 0};
+      throw ApiError{
+          400, "unknown_field", where + ": unknown field of a file", where, value.dump().substr(0, 80), kMediaKeys, 0};
     }
     if (found != nullptr) {
       throw ApiError{400,        "conflict", given.name + ": it has " + name + " and " + key + ", give one of them",

@@ -281,7 +281,14 @@ class Fields(ServerTest):
 
     def test_unknown_fields(self):
         self.assertIn("did you mean seconds?", self.wrong("secnods", "unknown_field", secnods=2)["message"])
-        self.wrong("target.colour", "unknown_field", target={"colour": 1})
+        for param, fields in (("target.colour", {"target": {"colour": 7}}), ("colour", {"colour": 7}), ("image.colour", {"image": {"colour": 7}}),
+                              ("conditions[0].colour", {"conditions": [{"colour": 7}]}), ("ref_videos[0].colour", {"ref_videos": [{"colour": 7, "video": "a.mp4"}]}),
+                              ("lora.colour", {"lora": [{"colour": 7}]})):
+            error = self.wrong(param, "unknown_field", **fields)
+            self.assertEqual(error["value"], "7", fields)
+            self.assertTrue(error["allowed"], fields)
+        error = self.refused(self.server.post("/v1/lint", {"prompt": "x", "steps": 7}), 400, "unknown_field", "steps")
+        self.assertEqual(error["value"], "7")
 
     def test_prompt(self):
         for prompt in ("", "   \n"):

@@ -84,7 +84,7 @@ class Soak(ServerTest):
     def test_memory_is_flat(self):
         print("seed", SEED)
         self.over, self.lock, self.statuses, self.errors = threading.Event(), threading.Lock(), {}, []
-        self.server.finished(self.server.submit())
+        self.ended(self.server.submit())
         worker = self.worker()
         threads = [threading.Thread(target=self.client, args=(SEED + i,)) for i in range(6)]
         for thread in threads:

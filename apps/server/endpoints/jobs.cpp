@@ -166,7 +166,7 @@ HttpResponse move_video(App& app, const HttpRequest& request) {
                      "unknown_field",
                      "unknown field \"" + given.name.substr(0, 60) + "\", give position",
                      given.name.substr(0, 60),
-                     "",
+                     given.value.dump().substr(0, 80),
                      "position",
                      0};
     }

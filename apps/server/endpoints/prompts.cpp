@@ -65,7 +65,7 @@ Asked read(const ModelFacts& facts, const HttpRequest& request) {
                      "unknown_field",
                      "unknown field \"" + given.name.substr(0, 60) + "\", give " + kFields,
                      given.name.substr(0, 60),
-                     "",
+                     given.value.dump().substr(0, 80),
                      kFields,
                      0};
     }
