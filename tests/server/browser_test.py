@@ -319,6 +319,22 @@ class Page(BrowserTest):
         time.sleep(3.5)
         self.assertIn(" 3 evaluations", self.find("#estimate").text)
 
+    def test_a_late_estimate_does_not_hide_why_a_clip_was_refused(self):
+        self.find("#first").type(os.path.abspath(__file__))  # not a picture; the estimate takes a stand-in for it
+        self.until(lambda: "cannot be shown" in self.find(".drop[data-slot=first]").text, "hint")
+        self.browser.script("""
+            const real = window.fetch;
+            window.fetch = async (path, ...more) => {
+              const answer = await real(path, ...more);
+              if (String(path).endsWith('/estimate')) await new Promise((done) => setTimeout(done, 2000));
+              return answer;
+            };""")
+        self.find("#prompt").write(BALL)
+        self.find("#submit").click()
+        self.until(lambda: self.find("#error").shown, "error")
+        time.sleep(4)
+        self.assertIn("input_reference", self.find("#error").text)
+
     def test_phone(self):
         self.browser.width(360, 740)
         self.submit(num_inference_steps="2")

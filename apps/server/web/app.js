@@ -81,9 +81,10 @@ function setField(name, value) {
   if ($(name).tagName === 'SELECT' && $(name).value !== String(value)) $(name).value = before;  // no such choice any more
 }
 
-let timer = 0;
+let timer = 0, refused = false;  // refused: the last submission, and nothing was changed since
 function changed() {
   if (!model) return;
+  refused = false;
   saveDraft();
   lint.changed();
   refs.remind($('prompt').value);
@@ -120,7 +121,7 @@ async function estimate() {
     if (plan.peak_memory_mb) parts.push(`${plan.peak_memory_mb} MiB of memory${plan.fits ? '' : ', more than there is'}`);
     if (plan.jobs_ahead > 0) parts.push(plan.wait_seconds === null ? `${plan.jobs_ahead} ahead` : `${plan.jobs_ahead} ahead, ${time(plan.wait_seconds)}`);
     showEstimate(parts, plan.warnings.filter((warning) => !warning.startsWith('prompt:')));  // those stand above
-    clearError();
+    if (!refused) clearError();
   } catch (error) {
     if (turn !== asked) return;
     showEstimate([], []);
@@ -160,6 +161,7 @@ async function submit(event) {
     select(job.id);
     await refresh();
   } catch (error) {
+    refused = true;
     showError(error);
   }
   $('submit').disabled = false;
