@@ -113,7 +113,7 @@ class LiveBlock {
   void run(bool live) {
     const dit::BlockBranches& branches = live ? w_.live : w_.none;
     const dit::BlockScratch scratch{qkv_, heads_, gate_value_, low_};
-    dit::attention_heads(ops_, w_.block, branches, w_.config, x_, {}, scratch, nullptr, {}, "");
+    dit::attention_heads(ops_, w_.block, branches, w_.config, x_, {}, scratch, {}, {}, "");
     dit::adapted_linear(ops_, *w_.block.out, branches.out, heads_, low_, y_);
     dit::mlp_branch(ops_, w_.block, branches, w_.config, x_, scratch, y_, {}, "");
   }

@@ -110,10 +110,11 @@ constexpr Flag kFlags[] = {
      "forecast,warmup=3,tail=2,cap=3,blend=0.65; teacache:0.1,warmup=5,tail=1; extrapolate:2."},
     {"Acceleration", "policy-trace", "", K::path, "FILE", "", "", "", "", false, kGenerate | kBenchEval,
      "Decide by this file instead: run, reuse or forecast for every evaluation."},
-    {"Acceleration", "attention", "", K::text, "dense|sparse[:TAU][,NAME=VALUE]...", "the preset's", "", "attention",
-     "", false, kGenerate | kBenchEval,
+    {"Acceleration", "attention", "", K::text, "dense|8bit|sparse[:TAU][,NAME=VALUE]...", "the preset's", "",
+     "attention", "", false, kGenerate | kBenchEval,
      "Sparse attention approximates far blocks of long sequences: sparse:1,dense_steps=10,dense_blocks=2,"
-     "minimum=24576. It saves time on a graphics card only."},
+     "minimum=24576,dense=exact. 8bit computes all of it in eight bits, as dense=8bit does what is not sparse. They "
+     "save time on a graphics card only."},
     {"Acceleration", "lora", "", K::path, "PATH[:STRENGTH]", "", "", "", "", true, kGenerate | kBenchEval,
      "An adapter to use beside the model, in any spelling; a turbo adapter brings its steps and shifts."},
     {"Acceleration", "turbo", "", K::text, "NAME", "none", "", "turbo", "", false, kGenerate | kBenchEval,

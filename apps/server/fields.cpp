@@ -166,7 +166,7 @@ constexpr Field kFields[] = {
     {"preset", "", K::text, "preset", nullptr, "", false, "exact, balanced, ultra, turbo",
      "exact computes everything; the others leave work out, as the report says."},
     {"cache", "", K::text, "cache", nullptr, "", false, "", "What stands in for evaluations, as --cache."},
-    {"attention", "", K::text, "attention", nullptr, "", false, "", "dense or sparse, as --attention."},
+    {"attention", "", K::text, "attention", nullptr, "", false, "", "dense, 8bit or sparse, as --attention."},
     {"turbo", "", K::text, "", apply_turbo, "", false, "a name of available_turbos, none, or true for any",
      "The turbo adapter; it brings its number of evaluations and its shifts."},
     {"lora", "", K::list, "", apply_lora, "", false, "objects with name (one of available_turbos) and scale",

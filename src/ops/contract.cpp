@@ -232,9 +232,37 @@ void open_masked_values(const AttentionArgs& args, Slack& slack) {
   }
 }
 
+// Eight bits: the codes agree, and scores are whole numbers times scales. A weight within a few units of the middle
+// between two values of e4m3 may fall either way, about one in 10^5: half an eighth of the largest weight, twice. The
+// sums are cut as add_float8_sums says, and a maximum next to a power of two moves the smallest codes.
+Slack eight_bit_attention(const AttentionArgs& args, const View& magnitude) {
+  const int r = args.q.rank;
+  const int64_t keys = args.k.dim[r - 3], heads = args.q.dim[r - 2], queries = args.q.dim[r - 3];
+  Slack slack;
+  for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
+    const int64_t head = row % heads, batch = row / heads / queries;
+    const std::vector<double> q = row_of(args.q, row);
+    std::vector<double> scores, largest(q.size());
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t key = (batch * keys + j) * heads + head;
+      const std::vector<double> k = row_of(args.k, key), v = row_of(args.v, key);
+      double dot = 0;
+      for (size_t e = 0; e < q.size(); ++e) dot += q[e] * k[e], largest[e] = std::max(largest[e], std::fabs(v[e]));
+      scores.push_back(dot * static_cast<double>(args.scale));
+    }
+    const double top = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double score : scores) sum += std::exp(score - top);
+    const std::vector<double> m = row_of(magnitude, row);
+    for (size_t e = 0; e < q.size(); ++e) slack.push_back(0x1p-10 * m[e] + 0.125 / sum * largest[e]);
+  }
+  return slack;
+}
+
 }  // namespace
 
 Slack attention(const AttentionArgs& args, const View& magnitude) {
+  if (args.math == AttentionMath::eight_bit) return eight_bit_attention(args, magnitude);
   const int64_t d = args.q.dim[args.q.rank - 1], keys = args.k.dim[args.k.rank - 3];
   const auto norm_of = [](const View& view, int64_t row) {
     double sum = 0;

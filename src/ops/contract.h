@@ -46,7 +46,7 @@ Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, co
 Slack dot(const View& magnitude, int64_t depth);
 // want: y after the call; magnitude of the product alone.
 Slack linear_add(const View& want, const View& magnitude, float scale, int64_t depth);
-// magnitude: attention with |v| in place of v.
+// magnitude: attention with |v| in place of v, by the same arithmetic (AttentionArgs::math).
 Slack attention(const AttentionArgs& args, const View& magnitude);
 // The same; kc and vc round to T too.
 Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude);

@@ -325,7 +325,7 @@ void Dry::attention(const AttentionArgs& args) {
        "",
        strf("%lld x %lld, %lld heads of %lld%s", static_cast<long long>(queries), static_cast<long long>(keys),
             static_cast<long long>(heads), static_cast<long long>(width), args.causal ? ", causal" : ""),
-       h3::name_of(args.q.type),
+       args.math == AttentionMath::eight_bit ? "int8, e4m3" : h3::name_of(args.q.type),
        {},
        batch,
        flop});

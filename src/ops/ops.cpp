@@ -30,6 +30,10 @@ void Ops::linear_scaled(const Linear& weight, float scale, const View& x, const 
   linear_add(weight, scale, x, y);
 }
 
+std::string Ops::refuses_eight_bit(int64_t head_dim) const {
+  return (void)head_dim, std::string(name()) + " has no kernel for it";
+}
+
 void Ops::gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
                     const View& h) {
   gated_add(x, y, gate);

@@ -128,13 +128,22 @@ struct Rope {
   RopeRounding rounding = RopeRounding::per_op;
 };
 
+// How an attention call computes its two products.
+enum class AttentionMath : uint8_t {
+  exact,      // as Ops::attention says
+  eight_bit,  // both in eight bits, an approximation: Ops::attention, the second contract
+};
+
 struct AttentionArgs {
   View q;           // [S, Hq, D] or [B, S, Hq, D], T; any strides with unit stride on D
   View k, v;        // [K, Hkv, D] or [B, K, Hkv, D], T; Hq a multiple of Hkv: query head j reads kv head j / (Hq/Hkv)
   View out;         // like q
   float scale = 1;  // softmax(scale * q k^T) v
   bool causal = false;  // query i sees keys 0 .. i (S == K); a NaN or Inf of v may also reach earlier queries
+  AttentionMath math = AttentionMath::exact;  // eight_bit: not causal, Hq == Hkv
 };
+
+inline constexpr int64_t kEightBitKeys = 128;  // keys that share a scale in AttentionMath::eight_bit
 
 // Block-sparse attention that drops nothing (spec acceleration 5). Keys lie in blocks of 64 rows, queries too. A key
 // block is either exact for a query block, key by key, or stands for itself through one summary key: the mean of its
@@ -281,7 +290,20 @@ class Ops {
 
   // ---- attention -------------------------------------------------------------------------------------------------
   // f32 scores and softmax; P rounded to T before P V; f32 accumulation; one round_T. O(S) memory.
+  //
+  // eight_bit, per head, l = scale * log2(e) (spec acceleration 6; the weights are scaled by powers of two alone, so
+  // that the order in which keys are visited changes none of them):
+  //   k' = k - round_T(mean of k over all keys), which the softmax does not see
+  //   q8, qs and k8, ks: int8 of a row of q, of kEightBitKeys rows of k' together (codec/int8_row.h)
+  //   v8, vs: e4m3 of a channel of v over all keys (codec/float8_row.h)
+  //   z = (q8 . k8) qs ks l;  p = 2^(z - ceil(max z) + 8);  out = round_T(vs (sum e4m3(p) v8) / sum p)
   virtual void attention(const AttentionArgs& args) = 0;
+  // Why this back end does not compute eight_bit for heads of this width; empty = it does.
+  virtual std::string refuses_eight_bit(int64_t head_dim) const;
+  // Device memory that such a call takes besides its operands. For plans.
+  virtual int64_t eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const {
+    return (void)rows, (void)heads, (void)head_dim, 0;
+  }
 
   // Per head, l = scale * log2(e), T-rounded where written, f32 otherwise (spec acceleration 5.2):
   //   kc[n] = round_T(mean of K block n); vc[n] = round_T(sum of V block n); mu, var: mean and variance of kc over n

@@ -110,6 +110,10 @@ class ShadowOps final : public Ops {
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  std::string refuses_eight_bit(int64_t head_dim) const override { return fast_->refuses_eight_bit(head_dim); }
+  int64_t eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const override {
+    return fast_->eight_bit_bytes(rows, heads, head_dim);
+  }
   void sparse_attention(const SparseAttentionArgs& args) override;
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;

@@ -75,6 +75,8 @@ void check_combinations(const Request& request, const Preset& preset, const Acce
        strf("cache: %s leaves evaluations out, preset exact runs them all; drop one of them", cache.c_str())},
       {request.preset == "exact" && out.sparse.enabled,
        "attention: sparse approximates, preset exact does not; drop one of them"},
+      {request.preset == "exact" && out.sparse.dense == AttentionMath::eight_bit,
+       "attention: 8bit approximates, preset exact does not; drop one of them"},
   });
 }
 
@@ -127,7 +129,9 @@ const Acceleration& acceleration_of(const Resolved& resolved) {
   return resolved.acceleration ? *resolved.acceleration : exact;
 }
 
-bool Acceleration::lossy() const { return policy_row(policy.mode).lossy || sparse.enabled; }
+bool Acceleration::lossy() const {
+  return policy_row(policy.mode).lossy || sparse.enabled || sparse.dense != AttentionMath::exact;
+}
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
@@ -142,9 +146,11 @@ SparseOptions parse_attention(const std::string& text) {
   std::string rest = text;
   const size_t comma = std::min(rest.find(','), rest.size());
   const std::string head = rest.substr(0, comma), mode = head.substr(0, head.find(':'));
-  if (mode == "dense" && head == mode && comma == rest.size()) return options;
+  const bool alone = head == mode && comma == rest.size();
+  if (mode == "8bit" && alone) options.dense = AttentionMath::eight_bit;
+  if ((mode == "dense" || mode == "8bit") && alone) return options;
   if (mode != "sparse") {
-    fail(Code::usage, "attention: \"%s\" is not known, give dense or sparse[:TAU]", text.c_str());
+    fail(Code::usage, "attention: \"%s\" is not known, give dense, 8bit or sparse[:TAU]", text.c_str());
   }
   options.enabled = true;
   if (head != mode) options.tau = static_cast<float>(number_in("tau", head.substr(mode.size() + 1), -1e6, 1e6, false));
@@ -160,8 +166,13 @@ SparseOptions parse_attention(const std::string& text) {
       options.dense_blocks = static_cast<int>(number_in("dense_blocks", value, 0, 1000, true));
     } else if (name == "minimum") {
       options.minimum = static_cast<int64_t>(number_in("minimum", value, 0, 1e9, true));
+    } else if (name == "dense") {
+      if (value != "exact" && value != "8bit") {
+        fail(Code::usage, "attention: dense = \"%s\" is not allowed, give exact or 8bit", value.c_str());
+      }
+      options.dense = value == "8bit" ? AttentionMath::eight_bit : AttentionMath::exact;
     } else {
-      fail(Code::usage, "attention: sparse has no parameter \"%s\"; it has dense_steps, dense_blocks, minimum",
+      fail(Code::usage, "attention: sparse has no parameter \"%s\"; it has dense_steps, dense_blocks, minimum, dense",
            name.c_str());
     }
   }
@@ -169,9 +180,11 @@ SparseOptions parse_attention(const std::string& text) {
 }
 
 std::string attention_text(const SparseOptions& options) {
-  if (!options.enabled) return "dense";
-  return strf("sparse:%.9g,dense_steps=%d,dense_blocks=%d,minimum=%lld", static_cast<double>(options.tau),
-              options.dense_steps, options.dense_blocks, static_cast<long long>(options.minimum));
+  const bool eight_bit = options.dense == AttentionMath::eight_bit;
+  if (!options.enabled) return eight_bit ? "8bit" : "dense";
+  return strf("sparse:%.9g,dense_steps=%d,dense_blocks=%d,minimum=%lld%s", static_cast<double>(options.tau),
+              options.dense_steps, options.dense_blocks, static_cast<long long>(options.minimum),
+              eight_bit ? ",dense=8bit" : "");
 }
 
 Acceleration settle_acceleration(const Request& request, const ModelFacts& facts) {
@@ -187,6 +200,9 @@ Acceleration settle_acceleration(const Request& request, const ModelFacts& facts
   }
   out.policy = settle_policy(request, preset);
   out.sparse = parse_attention(request.attention.empty() ? preset.attention : request.attention);
+  if (out.sparse.dense == AttentionMath::eight_bit && !facts.eight_bit_refused.empty()) {
+    fail(Code::usage, "attention: 8bit is not possible, %s; give dense", facts.eight_bit_refused.c_str());
+  }
   check_combinations(request, preset, out);
   return out;
 }

@@ -26,7 +26,7 @@ struct Acceleration {
   std::optional<lora::Recipe> recipe;   // of the distilled adapter among them
   PolicySpec policy;
   SparseOptions sparse;
-  bool lossy() const;  // what it leaves out changes the result: a cache or sparse attention
+  bool lossy() const;  // what it leaves out changes the result: a cache, sparse or 8-bit attention
 };
 
 // Error(usage | data | io) with one line for unknown names, files that are no adapter, and combinations that are
@@ -40,7 +40,8 @@ Acceleration settle_acceleration(const Request& request, const ModelFacts& facts
 void report_acceleration(const Acceleration& settled, const Schedule& schedule, const std::vector<StepRecord>& records,
                          const SparseReport& sparse, RunReport& report);
 
-// "dense", "sparse[:TAU][,dense_steps=10][,dense_blocks=2][,minimum=24576]"; and back, with every value.
+// "dense", "8bit", "sparse[:TAU][,dense_steps=10][,dense_blocks=2][,minimum=24576][,dense=8bit]"; and back, with every
+// value.
 SparseOptions parse_attention(const std::string& text);
 std::string attention_text(const SparseOptions& options);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/dit/dit.h"
 #include "model/synthetic.h"
 #include "pipeline/conditions.h"
 #include "pipeline/model_facts.h"
@@ -48,6 +49,10 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
   }
   if (!options_.prepared.empty()) plans_ = PlanPackage::read(options_.prepared);
   facts_.fp8 = facts_.fp8 && !device.is_host();
+  if (const Component* const dit = files_.find(Role::dit)) {
+    Log quiet;
+    facts_.eight_bit_refused = ops_.refuses_eight_bit(inspect_dit(*dit, quiet).config.head_dim);
+  }
   facts_.turbo_files = options_.turbo_files;
   facts_.lora_partial = options_.lora_partial;
 }

@@ -167,9 +167,12 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   dit_host_ = counting->host_bytes();
   const SparseOptions& sparse = acceleration_of(r_).sparse;
   const int64_t heads = dit->config().heads, head_dim = dit->config().head_dim;
-  const int64_t scratch = sparse.enabled && layout.rows >= sparse.minimum
-                              ? in_.ops.sparse_attention_bytes(layout.rows, heads, head_dim, session->residual().type)
-                              : 0;
+  int64_t scratch = sparse.enabled && layout.rows >= sparse.minimum
+                        ? in_.ops.sparse_attention_bytes(layout.rows, heads, head_dim, session->residual().type)
+                        : 0;
+  if (sparse.dense == AttentionMath::eight_bit) {  // the same scratch, in turns
+    scratch = std::max(scratch, in_.ops.eight_bit_bytes(layout.rows, heads, head_dim));
+  }
   return device.peak_bytes() + adapter_bytes_ + scratch;
 }
 

@@ -76,7 +76,7 @@ struct Request {
   std::string precision, vae_precision;
   std::string preset;                    // exact | balanced | ultra | turbo
   std::string cache, policy_trace;       // sampling/policy.h: a step policy, or its decisions
-  std::string attention;                 // dense | sparse..., pipeline/acceleration.h
+  std::string attention;                 // dense | 8bit | sparse..., pipeline/acceleration.h
   std::string turbo;                     // name of an adapter of ModelFacts::turbo_files, or none
   std::vector<AdapterRequest> adapters;  // in order
   std::string output, wav, frames_dir;
@@ -121,6 +121,7 @@ struct ModelFacts {
   std::string profile = "diffusers";
   std::string scheduler, sampler;  // of a distilled model; empty = the profile's
   std::string precision = "f32";
+  std::string eight_bit_refused;    // why attention does not run in eight bits; empty = it does
   bool fp8 = false;                 // the transformer is stored in fp8 and computed on a card
   int short_edge = 0;               // of canvases made from an aspect; 0 = that of the default size
   int64_t max_pixels = 768 * 1344;  // cap of such canvases

@@ -573,7 +573,8 @@ void Resolver::explicit_request() {
   for (const AdapterChoice& adapter : settled.adapters) r.adapters.push_back({adapter.path, adapter.strength});
   r.cache = settled.policy.mode == "none" ? "" : policy_text(settled.policy);
   r.policy_trace = trace_text(settled.policy.trace);
-  r.attention = settled.sparse.enabled ? attention_text(settled.sparse) : "";
+  const std::string attention = attention_text(settled.sparse);
+  r.attention = attention == "dense" ? "" : attention;
   r.precision = asked_.precision.empty() ? facts_.precision : asked_.precision;
   r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : out_.vae_compute == Compute::f16 ? "f16" : "f32";
 }

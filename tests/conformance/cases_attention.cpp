@@ -62,6 +62,23 @@ Case fused_case(const Shape& s, DType type) {
           }};
 }
 
+// Exact where the back end has no such kernel.
+Case eight_bit_case(int64_t rows, int64_t keys, int64_t heads, DType type, float size) {
+  const std::string name = strf("%s %dx%d, %d heads of 128, eight bits, size %g", name_of(type), static_cast<int>(rows),
+                                static_cast<int>(keys), static_cast<int>(heads), static_cast<double>(size));
+  return {"attention", name, [=](Env& e) {
+            AttentionArgs a;
+            const View all = e.in({std::max(rows, keys), 3 * heads, 128}, type, Layout::packed, size);
+            a.q = all.slice(0, 0, rows).slice(1, 0, heads);
+            a.k = all.slice(0, 0, keys).slice(1, heads, heads);
+            a.v = all.slice(0, 0, keys).slice(1, 2 * heads, heads);
+            a.out = e.out({rows, heads, 128}, type);
+            a.scale = 1 / std::sqrt(128.0f);
+            if (e.ops.refuses_eight_bit(128).empty()) a.math = AttentionMath::eight_bit;
+            return [&e, a] { e.ops.attention(a); };
+          }};
+}
+
 enum class Choice { rule, all_exact, all_approximate, mask };
 
 // Slices of one QKV product, as the denoiser calls it.
@@ -115,6 +132,12 @@ void add_sparse_cases(std::vector<Case>& cases) {
 
 void add_attention_cases(std::vector<Case>& cases) {
   add_sparse_cases(cases);
+  for (DType type : kTypes) {
+    cases.push_back(eight_bit_case(1, 1, 1, type, 2));
+    cases.push_back(eight_bit_case(70, 300, 2, type, 2));
+    cases.push_back(eight_bit_case(200, 128, 2, type, 12));  // scores of some tens, where one key takes all
+    cases.push_back(eight_bit_case(333, 333, 3, type, 1));
+  }
   for (DType type : kTypes) {
     for (const Shape& shape : kShapes) {
       cases.push_back(plain_case(shape, type, false));

@@ -283,6 +283,7 @@ class NonFiniteValues {
 }  // namespace
 
 void CpuOps::attention(const AttentionArgs& args) {
+  H3_ASSERT(args.math == AttentionMath::exact);
   if (args.causal && !all_finite(args.v)) {
     std::vector<std::byte> copy;
     NonFiniteValues values(args.v, copy);

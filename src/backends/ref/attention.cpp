@@ -1,3 +1,4 @@
+#include "backends/ref/attention_heads.h"
 #include "backends/ref/ref_ops.h"
 #include "tensor/rows.h"
 
@@ -12,12 +13,6 @@ struct Heads {
   float scale;
   bool causal;
 };
-
-// [n, d] of one head, from [S, H, D] or [B, S, H, D].
-View head_of(const View& all, int64_t batch, int64_t head) {
-  const View one = all.rank == 4 ? all.select(0, batch) : all;
-  return one.select(1, head);
-}
 
 // scores[i][j] = scale * q_i . k_j for queries first .. first + count and every key.
 void score(const Heads& h, int64_t first, int64_t count, std::vector<double>& scores) {
@@ -78,6 +73,7 @@ void RefOps::attention(const AttentionArgs& args) {
   const int64_t keys = args.k.dim[rank - 3], key_heads = args.k.dim[rank - 2];
   H3_ASSERT(rank == 3 || args.k.dim[0] == batch);
   H3_ASSERT(keys > 0 && key_heads > 0 && heads % key_heads == 0 && (!args.causal || rows == keys));
+  if (args.math == AttentionMath::eight_bit) return attention_eight_bit(args);
   const int64_t blocks = (rows + kQueries - 1) / kQueries;
   context_.pool.parallel(batch * heads * blocks, [&](int64_t task) {
     const int64_t b = task / (heads * blocks), head = task / blocks % heads, first = task % blocks * kQueries;

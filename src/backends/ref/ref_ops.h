@@ -44,6 +44,7 @@ class RefOps : public Ops {
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  std::string refuses_eight_bit(int64_t) const override { return {}; }
   void conv(const Conv& conv, const View& x, const View& y) override;
   void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
   void snake(const View& x, const View& a, const View& inv, const View& y) override;
@@ -55,6 +56,7 @@ class RefOps : public Ops {
   void check_finite(const View& x, const View& flags) override;
 
  private:
+  void attention_eight_bit(const AttentionArgs& args);
   // body(row, begin, count) for pieces of the rows of `shape`, in parallel; the pieces depend on the shape alone.
   void for_pieces(const View& shape, const std::function<void(int64_t, int64_t, int64_t)>& body);
   // body(row) for whole rows, in parallel.

@@ -84,7 +84,7 @@ Block make_block(Ops& ops, const BlockSource& source, const std::string& label, 
 }
 
 void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config,
-                     const View& h, const Rope& rope, const BlockScratch& scratch, const SparseCall* sparse,
+                     const View& h, const Rope& rope, const BlockScratch& scratch, const HeadAttention& how,
                      const Probe& probe, const std::string& name) {
   const int64_t inner = config.inner();
   adapted_linear(ops, *block.qkv, branches.qkv, h, scratch.low, scratch.qkv);
@@ -110,7 +110,7 @@ void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches
   args.v = v;
   args.out = scratch.attention.split(1, config.head_dim);
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  if (sparse != nullptr) {
+  if (const SparseCall* const sparse = how.sparse; sparse != nullptr) {
     SparseAttentionArgs blocks;
     blocks.q = q;
     blocks.k = k;
@@ -123,6 +123,8 @@ void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches
     ops.sparse_attention(blocks);
     args.q = q.slice(0, 0, sparse->exact_keys);
     args.out = args.out.slice(0, 0, sparse->exact_keys);
+  } else {
+    args.math = how.dense;
   }
   ops.attention(args);
   probe(name + ".attn_heads", scratch.attention);

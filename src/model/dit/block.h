@@ -78,17 +78,23 @@ struct BlockScratch {
 };
 
 // Sparse attention of one call; tau and exact_keys as in SparseAttentionArgs. The first exact_keys queries are then
-// computed densely, over all keys.
+// computed densely and exactly, over all keys.
 struct SparseCall {
   float tau = 1;
   int64_t exact_keys = 0;
   View exact_blocks;
 };
 
+// How the heads of one call attend: sparse, or dense by this arithmetic.
+struct HeadAttention {
+  AttentionMath dense = AttentionMath::exact;
+  const SparseCall* sparse = nullptr;
+};
+
 // attention = softmax(q k^T) v of the heads of h, before the output projection; rope.cos empty: no rotation.
-// Scratch: qkv. sparse: null for dense attention.
+// Scratch: qkv.
 void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches, const DitConfig& config,
-                     const View& h, const Rope& rope, const BlockScratch& scratch, const SparseCall* sparse,
+                     const View& h, const Rope& rope, const BlockScratch& scratch, const HeadAttention& how,
                      const Probe& probe, const std::string& name);
 
 // y = fc2(silu(gate) * value). Scratch: gate_value.

@@ -46,6 +46,7 @@ struct AdapterUse {
 // Block-sparse attention in the trunk (spec acceleration 5.4). Text, conditions and sound stay exact, as keys and as
 // queries; the refiner stays dense.
 struct SparseOptions {
+  AttentionMath dense = AttentionMath::exact;  // of the trunk's calls, or rows of one, that are not sparse
   bool enabled = false;
   float tau = 1;
   int dense_steps = 10;     // first evaluations that stay dense, by index

@@ -183,7 +183,7 @@ void Session::refine_text(const std::vector<float>& text) {
     workspace_.enter(kNorm1);
     ops_.rms_norm(e, block.norm1, config.norm_eps, NormRounding::once, part(h1_));
     workspace_.enter(kHeads);
-    attention_heads(ops_, block, refiner_branches_[i], config, part(h1_), {}, scratch(rows), nullptr, probe_, name);
+    attention_heads(ops_, block, refiner_branches_[i], config, part(h1_), {}, scratch(rows), {}, probe_, name);
     workspace_.enter(kOut);
     adapted_linear(ops_, *block.out, refiner_branches_[i].out, part(attention_), low_, part(y1_));
     workspace_.enter(kNorm2);
@@ -265,10 +265,10 @@ void Session::run_block(int64_t i, bool norm_follows) {
   if (sparse_here(i)) {
     const View none;
     const SparseCall call{sparse_.tau, exact_keys_, sparse_calls_ == 0 ? exact_blocks_.view : none};
-    attention_heads(ops_, block, branches, config, h1_, rope_, views, &call, probe_, name);
+    attention_heads(ops_, block, branches, config, h1_, rope_, views, {.sparse = &call}, probe_, name);
     ++sparse_calls_;
   } else {
-    attention_heads(ops_, block, branches, config, h1_, rope_, views, nullptr, probe_, name);
+    attention_heads(ops_, block, branches, config, h1_, rope_, views, {.dense = sparse_.dense}, probe_, name);
     ++dense_calls_;
   }
   workspace_.enter(kOut);

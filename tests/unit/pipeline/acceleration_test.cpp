@@ -87,6 +87,8 @@ TEST_F(AccelerationTest, RefusedCombinationsNameBothSides) {
   exact.cache.clear();
   exact.attention = "sparse";
   EXPECT_NE(error_of(exact).find("preset exact does not"), std::string::npos);
+  exact.attention = "8bit";
+  EXPECT_NE(error_of(exact).find("8bit approximates, preset exact does not"), std::string::npos);
   Request two;
   two.adapters = {{path, 1}, {write("h3_8step.safetensors"), 1}};
   EXPECT_NE(error_of(two).find("distilled for 8 and 4 steps"), std::string::npos) << error_of(two);
@@ -106,12 +108,34 @@ TEST_F(AccelerationTest, AttentionAndAdaptersAreParsed) {
   EXPECT_EQ(sparse.tau, 1.5f);
   EXPECT_EQ(sparse.minimum, 0);
   EXPECT_EQ(attention_text(parse_attention(attention_text(sparse))), attention_text(sparse));
-  for (const char* text : {"", "dense:1", "sage", "sparse:x", "sparse,tau=1", "sparse,minimum=-1"}) {
+  const SparseOptions eight_bit = parse_attention("8bit"), both = parse_attention("sparse,dense=8bit");
+  EXPECT_FALSE(eight_bit.enabled);
+  EXPECT_TRUE(both.enabled);
+  for (const SparseOptions& options : {eight_bit, both}) {
+    EXPECT_EQ(options.dense, AttentionMath::eight_bit);
+    EXPECT_EQ(parse_attention(attention_text(options)).dense, AttentionMath::eight_bit) << attention_text(options);
+  }
+  for (const char* text : {"", "dense:1", "sage", "sparse:x", "sparse,tau=1", "sparse,minimum=-1", "8bit:1",
+                           "8bit,minimum=0", "sparse,dense=4bit"}) {
     EXPECT_THROW(parse_attention(text), Error) << text;
   }
   EXPECT_EQ(parse_adapter("a.safetensors:0.75"), (AdapterRequest{"a.safetensors", 0.75}));
   EXPECT_EQ(parse_adapter("a.safetensors"), (AdapterRequest{"a.safetensors", 1}));
   EXPECT_EQ(parse_adapter("c:/a.safetensors"), (AdapterRequest{"c:/a.safetensors", 1}));
+}
+
+TEST_F(AccelerationTest, EightBitAttentionIsLossyAndRefusedWithTheReason) {
+  Request request;
+  request.attention = "8bit";
+  ModelFacts facts;
+  EXPECT_TRUE(settle_acceleration(request, facts).lossy());
+  facts.eight_bit_refused = "cpu has no kernel for it";
+  try {
+    settle_acceleration(request, facts);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "attention: 8bit is not possible, cpu has no kernel for it; give dense");
+  }
 }
 
 TEST_F(AccelerationTest, RequestsKeepAdaptersInTheirJsonForm) {
