@@ -125,7 +125,7 @@ constexpr Flag kFlags[] = {
      "Leave out tensors of adapters that fit nothing instead of refusing the file."},
 
     {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false,
-     kRun | kBench | kBenchTurbo,
+     kRun | kBench | kBenchTurbo | kBenchAttention,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size",
      "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench | kBenchStart | kPrepare,
@@ -134,7 +134,7 @@ constexpr Flag kFlags[] = {
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
      kGenerate | kBenchEval | kBenchStart, "Arithmetic of the video decoder and encoder."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
-     kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo,
+     kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo | kBenchAttention,
      "Threads to compute with. Results do not depend on it."},
 
     {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,

@@ -46,6 +46,7 @@ enum CommandBit : uint32_t {
   kVerify = 1u << 15,
   kBenchStart = 1u << 16,
   kPrepare = 1u << 17,
+  kBenchAttention = 1u << 18,
   kEvery = ~0u
 };
 

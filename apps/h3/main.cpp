@@ -8,6 +8,7 @@ namespace h3 {
 int run_bench_eval(Arguments& arguments);
 int run_bench_formats(Arguments& arguments);
 int run_bench_models(Arguments& arguments);
+int run_bench_attention(Arguments& arguments);
 int run_bench_start(Arguments& arguments);
 int run_bench_turbo(Arguments& arguments);
 int run_pack(Arguments& arguments);
@@ -60,6 +61,10 @@ constexpr h3::Command kCommands[] = {
      "Prints the seconds of every stage since the process began. The files should be in the page cache: cat FILE\n"
      "> /dev/null.",
      h3::run_bench_start},
+    {"bench attention", "", h3::kBenchAttention, "",
+     "Time the kernels of attention beside each other, with their errors",
+     "56 heads of 128 in bf16 at the sequence lengths of the release. One JSON object a line.",
+     h3::run_bench_attention},
     {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
      "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
      h3::run_bench_turbo},

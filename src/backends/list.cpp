@@ -1,5 +1,6 @@
 #include "backends/list.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -23,9 +24,9 @@ namespace {
 struct BackendRow {
   BackendInfo info;
   bool automatic = true;  // a candidate for "auto"
-  // `linear`: the kernel to force; only where there are several.
-  std::unique_ptr<Ops> (*make)(Context& context, int index, const std::string& linear) = nullptr;
-  bool several_kernels = false;
+  // `kernel`: the one to force for the operation `forced`, the only one with several; "" = none.
+  std::unique_ptr<Ops> (*make)(Context& context, int index, const std::string& kernel) = nullptr;
+  std::string forced;
   int index = 0;
   bool card = false;  // believed only after a start-up check
 };
@@ -40,7 +41,14 @@ void add_cuda(std::vector<BackendRow>& rows) {
                              static_cast<double>(card.total_bytes) / (1 << 30), card.libraries.c_str());
     }
     row.info.refused = card.refused;
-    row.make = [](Context& context, int index, const std::string&) { return make_cuda_ops(context, index); };
+    row.make = [](Context& context, int index, const std::string& kernel) {
+      if (kernel.empty()) return make_cuda_ops(context, index);
+      if (kernel != "own" && kernel != "library") {
+        fail(Code::usage, "force: attention=%s is not known, give own or library", kernel.c_str());
+      }
+      return make_cuda_ops(context, index, kernel == "own" ? CudaAttention::own : CudaAttention::library);
+    };
+    row.forced = "attention";
     row.index = card.index;
     row.card = true;
     rows.push_back(row);
@@ -55,24 +63,26 @@ void add_cuda(std::vector<BackendRow>& rows) {
 }
 #endif
 
-// "cpu,linear=f32_scalar"
+// "cpu,linear=f32_scalar", "cuda:0,attention=library"
 struct DeviceName {
-  std::string device, forced_linear;
+  std::string device, operation, kernel;
 };
 
 DeviceName parse_name(const std::string& text) {
   const size_t comma = text.find(',');
-  DeviceName name{text.substr(0, comma), ""};
+  DeviceName name{text.substr(0, comma), "", ""};
   if (name.device == "cuda") name.device = "cuda:0";
   for (size_t at = comma; at != std::string::npos;) {
     const size_t next = text.find(',', at + 1);
     const std::string forced = text.substr(at + 1, next == std::string::npos ? next : next - at - 1);
-    constexpr std::string_view kLinear = "linear=";
-    if (forced.rfind(kLinear, 0) != 0 || forced.size() == kLinear.size()) {
-      fail(Code::usage, "force: \"%s\" names no operation with kernels to choose from, give linear=KERNEL",
+    const size_t equals = std::min(forced.find('='), forced.size());
+    name.operation = forced.substr(0, equals);
+    name.kernel = forced.substr(std::min(equals + 1, forced.size()));
+    if ((name.operation != "linear" && name.operation != "attention") || name.kernel.empty()) {
+      fail(Code::usage,
+           "force: \"%s\" names no operation with kernels to choose from, give linear=KERNEL or attention=KERNEL",
            forced.c_str());
     }
-    name.forced_linear = forced.substr(kLinear.size());
     at = next;
   }
   return name;
@@ -84,8 +94,8 @@ std::vector<BackendRow> backend_rows() {
   add_cuda(rows);
   BackendRow cpu;
   cpu.info = {"cpu", cpu_isa_detail(), ""};
-  cpu.make = [](Context& context, int, const std::string& linear) { return make_cpu_ops(context, linear); };
-  cpu.several_kernels = true;
+  cpu.make = [](Context& context, int, const std::string& kernel) { return make_cpu_ops(context, kernel); };
+  cpu.forced = "linear";
   rows.push_back(cpu);
   BackendRow ref;
   ref.info = {"ref", "plain loops with double accumulators: the oracle, slow", ""};
@@ -131,7 +141,7 @@ std::vector<BackendInfo> list_backends(Context& context) {
 }
 
 std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
-  const auto& [wanted, forced_linear] = parse_name(name);
+  const auto& [wanted, operation, kernel] = parse_name(name);
   std::string names = "auto";
   for (const BackendRow& row : checked_rows(context, wanted)) {
     names += ", " + row.info.name;
@@ -142,10 +152,11 @@ std::unique_ptr<Ops> make_backend(const std::string& name, Context& context) {
       fail(Code::device, "device '%s' cannot be used: %s. Run 'h3 devices' for what this machine has",
            row.info.name.c_str(), row.info.refused.c_str());
     }
-    if (!forced_linear.empty() && !row.several_kernels) {
-      fail(Code::usage, "force: %s has no kernels to choose from, drop it or give --device cpu", row.info.name.c_str());
+    if (!operation.empty() && operation != row.forced) {
+      fail(Code::usage, "force: %s has no kernels of %s to choose from, drop it or give --device %s",
+           row.info.name.c_str(), operation.c_str(), operation == "linear" ? "cpu" : "cuda");
     }
-    return row.make(context, row.index, forced_linear);
+    return row.make(context, row.index, kernel);
   }
   fail(Code::usage, "unknown device '%s'; this machine has %s", name.c_str(), names.c_str());
 }
@@ -181,7 +192,7 @@ DryRules dry_rules(const std::string& name, Context& context) {
     return beside_oracle(dry_rules(name.substr(kShadow.size(), name.size() - kShadow.size() - 1), context));
   }
   const DeviceName asked = parse_name(name);
-  if (asked.device == "cpu") return cpu_dry_rules(context, asked.forced_linear);
+  if (asked.device == "cpu") return cpu_dry_rules(context, asked.kernel);
   // The oracle packs every weight as f32; an accelerator holds what it multiplies, narrower formats as they are stored.
   DryRules rules;
   rules.name = name;

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backends/cuda/cuda_ops.h"
 #include "backends/cuda/libraries.h"
 #include "backends/cuda/memory.h"
 #include "base/context.h"
@@ -45,7 +46,7 @@ class WeightStream;  // weight_stream.h
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(Context& context, int index);
+  CudaOps(Context& context, int index, CudaAttention attention);
   ~CudaOps() override;
 
   const char* name() const override { return device_.name(); }
@@ -90,6 +91,8 @@ class CudaOps final : public Ops {
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  std::string refuses_eight_bit(int64_t head_dim) const override;
+  int64_t eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const override;
   void sparse_attention(const SparseAttentionArgs& args) override;
   int64_t sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const override;
   void conv(const Conv& conv, const View& x, const View& y) override;
@@ -114,6 +117,7 @@ class CudaOps final : public Ops {
 
   Context& context_;
   int index_;
+  CudaAttention attention_;
   StreamOwner owner_;
   CudaDevice device_;
   std::unique_ptr<LinearPlans> plans_;

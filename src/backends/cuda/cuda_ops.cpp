@@ -3,6 +3,7 @@
 #include "backends/cuda/attention_dnn.h"
 #include "backends/cuda/backend.h"
 #include "backends/cuda/check.h"
+#include "backends/cuda/kernels/attention_kernels.h"
 #include "backends/cuda/linear_plans.h"
 #include "backends/cuda/weight_stream.h"
 #include "base/error.h"
@@ -48,7 +49,7 @@ std::vector<CudaCard> list_cuda_cards() {
   return cards;
 }
 
-std::unique_ptr<Ops> make_cuda_ops(Context& context, int index) {
+std::unique_ptr<Ops> make_cuda_ops(Context& context, int index, CudaAttention attention) {
   const std::vector<CudaCard> cards = list_cuda_cards();
   if (index < 0 || index >= static_cast<int>(cards.size())) {
     fail(Code::device, "cuda:%d does not exist; this machine has %zu card%s", index, cards.size(),
@@ -56,7 +57,7 @@ std::unique_ptr<Ops> make_cuda_ops(Context& context, int index) {
   }
   if (!cards[index].refused.empty())
     fail(Code::device, "cuda:%d cannot be used: %s", index, cards[index].refused.c_str());
-  return std::make_unique<cuda::CudaOps>(context, index);
+  return std::make_unique<cuda::CudaOps>(context, index, attention);
 }
 
 namespace cuda {
@@ -74,9 +75,10 @@ int select_card(int index) {
 
 }  // namespace
 
-CudaOps::CudaOps(Context& context, int index)
+CudaOps::CudaOps(Context& context, int index, CudaAttention attention)
     : context_(context),
       index_(select_card(index)),
+      attention_(attention),
       device_(index, owner_.stream, context.pool),
       plans_(std::make_unique<LinearPlans>(*this)),
       dnn_(std::make_unique<DnnAttention>(device_)) {
@@ -133,9 +135,52 @@ void* CudaOps::scratch(int slot, int64_t bytes) {
   return buffer.data();
 }
 
+namespace {
+
+constexpr int kEightBitSlot = 5;  // of the scratch, as sparse attention: never both at once
+// From here on the own kernel is faster than cuDNN's (docs/measurements/017); below it the card is not full.
+constexpr int64_t kOwnRows = 1024;
+
+bool one_head_for_each(const AttentionArgs& args) {
+  return args.q.rank == 3 && !args.causal && args.q.dim[1] == args.k.dim[1];
+}
+
+HeadsOfAttention heads_of(const AttentionArgs& args) {
+  const View &q = args.q, &k = args.k, &v = args.v, &out = args.out;
+  HeadsOfAttention a{};
+  a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data;
+  a.q_row = q.stride[0], a.q_head = q.stride[1], a.k_row = k.stride[0], a.k_head = k.stride[1];
+  a.v_row = v.stride[0], a.v_head = v.stride[1], a.o_row = out.stride[0], a.o_head = out.stride[1];
+  a.queries = q.dim[0], a.keys = k.dim[0];
+  a.heads = static_cast<int>(q.dim[1]), a.d = static_cast<int>(q.dim[2]);
+  a.type = q.type;
+  a.scale_log2 = args.scale * 1.4426950408889634f;
+  return a;
+}
+
+}  // namespace
+
 void CudaOps::attention(const AttentionArgs& args) {
-  if (dnn_->run(args)) return;
+  if (args.out.elements() == 0) return;
+  if (args.math == AttentionMath::eight_bit) {
+    H3_ASSERT(one_head_for_each(args) && *refuses_attention_eight_bit(args.q.dim[2]) == '\0');
+    const int64_t bytes = attention_eight_bit_bytes(args.q.dim[0], args.k.dim[0], args.q.dim[1]);
+    return attention_eight_bit(stream(), heads_of(args), scratch(kEightBitSlot, bytes));
+  }
+  const bool asked = attention_ == CudaAttention::own;
+  const bool fills = attention_ == CudaAttention::faster && args.q.dim[args.q.rank - 3] >= kOwnRows;
+  if ((asked || fills) && one_head_for_each(args)) {
+    const HeadsOfAttention heads = heads_of(args);
+    if (attention_hopper_takes(heads)) return attention_hopper(stream(), heads);
+  }
+  if (!asked && dnn_->run(args)) return;
   attention_generic(args);
+}
+
+std::string CudaOps::refuses_eight_bit(int64_t head_dim) const { return refuses_attention_eight_bit(head_dim); }
+
+int64_t CudaOps::eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const {
+  return (void)head_dim, attention_eight_bit_bytes(rows, rows, heads);
 }
 
 }  // namespace cuda

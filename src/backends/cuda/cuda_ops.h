@@ -23,7 +23,10 @@ struct CudaCard {
 // Every card, or one entry whose `refused` says why there is none (no driver, a driver too old).
 std::vector<CudaCard> list_cuda_cards();
 
+// Whose kernels compute exact attention: the faster of both, cuDNN's wherever it takes the shape, or never cuDNN's.
+enum class CudaAttention : uint8_t { faster, library, own };
+
 // Error(device) with the reason when the card cannot be used.
-std::unique_ptr<Ops> make_cuda_ops(Context& context, int index);
+std::unique_ptr<Ops> make_cuda_ops(Context& context, int index, CudaAttention attention = CudaAttention::faster);
 
 }  // namespace h3

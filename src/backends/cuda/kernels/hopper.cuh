@@ -70,6 +70,19 @@ __device__ inline uint64_t tile_descriptor(uint32_t shared, uint32_t pitch) {
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ inline void products_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// For all groups of products that have ended but the last.
+__device__ inline void products_wait_but_last() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+// What reads or writes these registers stays on its side of this point: the compiler does not know that products do.
+template <typename T, int n>
+__device__ inline void settle(T (&registers)[n]) {
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<T, float>)
+      asm volatile("" : "+f"(registers[i])::"memory");
+    else
+      asm volatile("" : "+r"(registers[i])::"memory");
+  }
+}
 
 #define H3_D8(d, i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
@@ -78,6 +91,10 @@ __device__ inline void products_wait() { asm volatile("wgmma.wait_group.sync.ali
 #define H3_R32                                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define H3_S8(d, i)                                                                                           \
+  "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), \
+      "+r"(d[i + 7])
+#define H3_S32(d, i) H3_S8(d, i), H3_S8(d, i + 8), H3_S8(d, i + 16), H3_S8(d, i + 24)
 #define H3_R64                                                                                        \
   H3_R32                                                                                              \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
@@ -101,6 +118,33 @@ __device__ inline void product_128(float (&d)[64], const uint32_t* a, uint64_t b
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d [64, 80] (+)= a [64, 16] b [80, 16]^T, as product_64.
+__device__ inline void product_80(float (&d)[40], uint64_t a, uint64_t b, int add) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\nwgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {" H3_R32
+               ", %32, %33, %34, %35, %36, %37, %38, %39}, %40, %41, p, 1, 1, 0, 0;\n}"
+               : H3_D32(d, 0), H3_D8(d, 32)
+               : "l"(a), "l"(b), "r"(add));
+}
+
+// d [64, 128] += a [64, 32] b [128, 32]^T in int8, otherwise as product_64.
+__device__ inline void product_128_int8(int32_t (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" H3_R64
+               "}, %64, %65, p;\n}"
+               : H3_S32(d, 0), H3_S32(d, 32)
+               : "l"(a), "l"(b));
+}
+
+// d [64, 128] += a [64, 32] b [128, 32]^T in e4m3: a in registers, b in shared memory, both with the reduced axis
+// contiguous.
+__device__ inline void product_128_e4m3(float (&d)[64], const uint32_t* a, uint64_t b) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" H3_R64
+               "}, {%64, %65, %66, %67}, %68, p, 1, 1;\n}"
+               : H3_D32(d, 0), H3_D32(d, 32)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef H3_S32
+#undef H3_S8
 #undef H3_R64
 #undef H3_R32
 #undef H3_D32
@@ -110,6 +154,16 @@ __device__ inline float exp2_fast(float x) {  // 2 ulp, denormals to zero
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Four values rounded to e4m3, the first in the low byte; saturates.
+__device__ inline uint32_t round_four(float a, float b, float c, float d) {
+  uint32_t packed;
+  asm("{\n.reg .b16 low, high;\ncvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\ncvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
 }
 
 // Two values rounded to bf16, `low` in the low half.

@@ -3,10 +3,9 @@
 // through a ring in shared memory, each with a note of who needs it: what neighbours share is read once. Without that
 // the reads of the L2 cache, not the tensor cores, would set the pace. The groups run free of each other within the
 // ring, so that the softmax of one overlaps the products of the others.
-#include <cuda.h>
-
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/kernels/sparse.cuh"
+#include "backends/cuda/tensor_map.h"
 
 namespace h3::cuda {
 namespace {
@@ -289,50 +288,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-using EncodeTiled = decltype(&::cuTensorMapEncodeTiled);
-
-// The driver's encoder of tensor maps; null where the driver is too old.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(entry)
-                                                                         : nullptr;
-  }();
-  return encode;
-}
-
-// [heads, rows, 128] bf16 as boxes of one block of rows of one head, halves of 64 channels apart.
-CUtensorMap boxes_of(const void* base, int64_t rows, int64_t row, int heads, int64_t head) {
-  const cuuint64_t sizes[] = {64, static_cast<cuuint64_t>(rows), 2, static_cast<cuuint64_t>(heads)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(row * 2), 128, static_cast<cuuint64_t>(head * 2)};  // bytes
-  const cuuint32_t box[] = {64, kSparseRows, 2, 1}, steps[] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult status = encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), sizes,
-                                         strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) fail(Code::device, "sparse attention: the driver refused a tensor map (%d)", status);
-  return map;
-}
-
-bool built_for_this_card() {
-#ifdef H3_CUDA_SM90A
-  thread_local int known = -1;  // the card that the answer is of
-  thread_local bool fits = false;
-  int device = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&device), "sparse attention");
-  if (device == known) return fits;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "sparse attention");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "sparse attention");
-  known = device;
-  return fits = major == 9 && minor == 0;
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 bool sparse_hopper_takes(const Sparse& a, DType type) {
@@ -342,16 +297,19 @@ bool sparse_hopper_takes(const Sparse& a, DType type) {
   const bool reads = strides % 8 == 0 && addresses % 16 == 0;
   const bool writes = (a.o_row | a.o_head) % 2 == 0 && reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
   if (type != DType::bf16 || a.d != kSparseDim || !reads || !writes) return false;
-  return built_for_this_card() && encode_tiled() != nullptr;
+  return has_tensor_maps();
 }
 
 void sparse_hopper(cudaStream_t stream, const Sparse& a) {
   const int64_t summary_head = a.blocks * kSparseDim;
-  const Maps maps{.q = boxes_of(a.q, a.rows, a.q_row, a.heads, a.q_head),
-                  .k = boxes_of(a.k, a.rows, a.k_row, a.heads, a.k_head),
-                  .v = boxes_of(a.v, a.rows, a.v_row, a.heads, a.v_head),
-                  .kc = boxes_of(a.kc, a.blocks, kSparseDim, a.heads, summary_head),
-                  .vc = boxes_of(a.vc, a.blocks, kSparseDim, a.heads, summary_head)};
+  const auto map = [&](const void* base, int64_t rows, int64_t row, int64_t head) {
+    return head_map(base, rows, row, a.heads, head, kSparseRows, "sparse attention");
+  };
+  const Maps maps{.q = map(a.q, a.rows, a.q_row, a.q_head),
+                  .k = map(a.k, a.rows, a.k_row, a.k_head),
+                  .v = map(a.v, a.rows, a.v_row, a.v_head),
+                  .kc = map(a.kc, a.blocks, kSparseDim, summary_head),
+                  .vc = map(a.vc, a.blocks, kSparseDim, summary_head)};
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.blocks, kGroups)), static_cast<unsigned>(a.heads)),
                           dim3(kThreads), kSharedBytes};
   launch(stream, "sparse_attention", sparse_hopper_kernel, shape, maps, a);
