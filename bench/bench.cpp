@@ -64,14 +64,15 @@ Json without_times(const Json& row) {
 
 void bench_shadowed(const BenchOptions& options, Context& context, const std::function<void(const Json& row)>& emit) {
   if (options.kind == BenchKind::ops || options.kind == BenchKind::block) {
-    fail(Code::usage, "--shadow: this measurement checks its results itself; --shadow is for step, vae and e2e");
+    fail(Code::usage,
+         "--shadow: this measurement checks its results itself; --shadow is for step, vae, decode, audio and e2e");
   }
   const std::unique_ptr<Ops> ops = make_shadow(make_backend(options.device, context), make_backend("ref", context));
   ModelBench model = options.model;
   model.repeats = 1;
   if (options.kind == BenchKind::step) return emit(without_times(bench_step(*ops, model, {})));
-  emit(without_times(bench_video_decode(*ops, model, {})));
-  emit(without_times(bench_audio_decode(*ops, model)));
+  if (options.kind != BenchKind::audio) emit(without_times(bench_video_decode(*ops, model, {})));
+  if (options.kind != BenchKind::decode) emit(without_times(bench_audio_decode(*ops, model)));
 }
 
 }  // namespace
@@ -115,6 +116,9 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
       emit(bench_video_encode(*ops, options.model, ceiling));
       return emit(bench_audio_decode(*ops, options.model));
     }
+    case BenchKind::decode:
+      return emit(bench_video_decode(*ops, options.model, measure_ceiling(*ops, options.model.compute)));
+    case BenchKind::audio: return emit(bench_audio_decode(*ops, options.model));
     case BenchKind::e2e: break;
   }
 }
@@ -135,6 +139,7 @@ std::string bench_line(const Json& row) {
     line += strf(" %3.0f blocks recorded at a time: %+.2f %%", number_of(row, "recorded_blocks"),
                  100 * number_of(row, "gain_over_eager"));
   }
+  if (row.find("psnr_of_f16_db") != nullptr) line += strf(" %.1f dB of f16", number_of(row, "psnr_of_f16_db"));
   if (row.find("best_fraction") != nullptr) line += strf(" (best %.0f %%)", 100 * number_of(row, "best_fraction"));
   if (row.find("times_onednn") != nullptr) line += strf(" %.2fx oneDNN", number_of(row, "times_onednn"));
   if (const Json* ops = row.find("ops")) {

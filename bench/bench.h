@@ -1,6 +1,6 @@
-// `h3 bench ops|block|step|vae|e2e`: correctness first, then time and the fraction of what the machine can do. Every
-// measurement is one JSON object; alternatives are measured in turns within one run, because machines differ from
-// minute to minute.
+// `h3 bench ops|block|step|vae|decode|audio|e2e`: correctness first, then time and the fraction of what the machine can
+// do. Every measurement is one JSON object; alternatives are measured in turns within one run, because machines differ
+// from minute to minute.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 namespace h3 {
 
-enum class BenchKind : uint8_t { ops, block, step, vae, e2e };
+// decode and audio: the parts of vae that end in frames and in sound, alone.
+enum class BenchKind : uint8_t { ops, block, step, vae, decode, audio, e2e };
 
 struct BenchOptions {
   BenchKind kind = BenchKind::ops;

@@ -214,11 +214,43 @@ void bench_graphs(Ops& ops, const ModelBench& o, const Ceiling& ceiling, const s
   }
 }
 
+// Every frame of a decode of release size, 0..1.
+std::vector<float> decoded_frames(Ops& ops, const ModelBench& o, Compute compute) {
+  VideoVaeOptions options;
+  set_precision(options, compute);
+  options.encoder = false;
+  const std::unique_ptr<VideoVae> vae = load_video_vae(ops, synthetic_video_vae(o.layers, 2), options);
+  const int frames = latent_frames(align_frames(o.frames)), height = o.height / 16, width = o.width / 16;
+  const std::vector<float> latent = TorchGenerator(3).randn(int64_t{24} * frames * height * width);
+  std::vector<float> out;
+  vae->decode(latent.data(), frames, height, width, Control(), [&](const FrameRun& run) {
+    out.insert(out.end(), run.rgb, run.rgb + int64_t{3} * run.frames * run.height * run.width);
+  });
+  return out;
+}
+
+// Of fp8 beside f16, in decibels below the range of a pixel.
+double decode_psnr(Ops& ops, const ModelBench& o) {
+  ModelBench small = o;
+  small.width = std::min(o.width, 512);
+  small.height = std::min(o.height, 288);
+  small.frames = std::min(o.frames, 39);
+  const std::vector<float> narrow = decoded_frames(ops, small, o.compute);
+  const std::vector<float> wide = decoded_frames(ops, small, Compute::f16);
+  double squares = 0;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    const double d = static_cast<double>(narrow[i]) - static_cast<double>(wide[i]);
+    squares += d * d;
+  }
+  return -10 * std::log10(squares / static_cast<double>(wide.size()));
+}
+
 Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   const Control control;
   VideoVaeOptions options;
-  options.compute = o.compute;
+  set_precision(options, o.compute);
   options.encoder = false;
+  const double psnr = o.compute == Compute::packed ? decode_psnr(ops, o) : 0;
   ops.device().reset_peak();
   const std::unique_ptr<VideoVae> vae = load_video_vae(ops, synthetic_video_vae(o.layers, 2), options);
   const int frames = latent_frames(align_frames(o.frames)), height = o.height / 16, width = o.width / 16;
@@ -255,6 +287,7 @@ Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
       .set("compute", compute_name(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
   row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
+  if (psnr > 0) row.set("psnr_of_f16_db", psnr);
   return row;
 }
 
@@ -277,7 +310,7 @@ std::vector<std::vector<uint8_t>> moving_frames(int frames, int height, int widt
 
 std::unique_ptr<VideoVae> bench_encoder(Ops& ops, Compute compute) {
   VideoVaeOptions options;
-  options.encoder_compute = compute;
+  set_precision(options, compute);
   options.decoder = false;
   return load_video_vae(ops, synthetic_video_vae(1, 2), options);
 }

@@ -131,8 +131,10 @@ constexpr Flag kFlags[] = {
      "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench | kBenchStart | kPrepare,
      "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off; fp8 multiplies fp8 "
      "files as they are stored, on NVIDIA cards of compute capability 8.9 and newer."},
-    {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16", "vae_precision", "", false,
-     kGenerate | kBenchEval | kBenchStart, "Arithmetic of the video decoder and encoder."},
+    {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16, fp8", "vae_precision", "",
+     false, kGenerate | kBenchEval | kBenchStart,
+     "Arithmetic of the video decoder and encoder. fp8, an approximation: the decoder's matmuls in fp8, the encoder in "
+     "f16; on NVIDIA cards of compute capability 8.9 and newer."},
     {"Computing", "threads", "-t", K::whole, "N", "one per CPU", "1..1024", "", "", false,
      kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo | kBenchAttention,
      "Threads to compute with. Results do not depend on it."},

@@ -1,4 +1,4 @@
-// h3 bench ops|block|step|vae|e2e.
+// h3 bench ops|block|step|vae|decode|audio|e2e.
 #include "bench/bench.h"
 
 #include <algorithm>
@@ -19,10 +19,8 @@ struct KindRow {
   BenchKind kind;
 };
 
-constexpr KindRow kKinds[] = {{"ops", BenchKind::ops},
-                              {"block", BenchKind::block},
-                              {"step", BenchKind::step},
-                              {"vae", BenchKind::vae},
+constexpr KindRow kKinds[] = {{"ops", BenchKind::ops}, {"block", BenchKind::block},   {"step", BenchKind::step},
+                              {"vae", BenchKind::vae}, {"decode", BenchKind::decode}, {"audio", BenchKind::audio},
                               {"e2e", BenchKind::e2e}};
 
 // Commands of their own, with other flags.
@@ -30,7 +28,8 @@ constexpr const char* kOthers[] = {"eval", "formats", "start", "turbo"};
 
 BenchKind kind_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1) {
-    fail(Code::usage, "bench takes one of ops, block, step, vae, e2e, eval, formats, start or turbo: h3 bench block");
+    fail(Code::usage,
+         "bench takes one of ops, block, step, vae, decode, audio, e2e, eval, formats, start or turbo: h3 bench block");
   }
   const std::string& word = arguments.positional[0];
   std::vector<std::string> names;
@@ -42,7 +41,8 @@ BenchKind kind_of(const Arguments& arguments) {
     if (word == name) fail(Code::usage, "bench: write %s right after bench: h3 bench %s", name, name);
     names.emplace_back(name);
   }
-  fail(Code::usage, "bench: \"%s\" is not known, give ops, block, step, vae, e2e, eval, formats, start or turbo%s",
+  fail(Code::usage,
+       "bench: \"%s\" is not known, give ops, block, step, vae, decode, audio, e2e, eval, formats, start or turbo%s",
        word.c_str(), suggestion(word, names).c_str());
 }
 

@@ -68,7 +68,7 @@ constexpr h3::Command kCommands[] = {
     {"bench turbo", "", h3::kBenchTurbo, "", "Time live adapters, reused evaluations and sparse attention",
      "Blocks of release size with made-up weights, each beside the same work without it. One JSON object a line.",
      h3::run_bench_turbo},
-    {"bench", "", h3::kBench, "ops|block|step|vae|e2e",
+    {"bench", "", h3::kBench, "ops|block|step|vae|decode|audio|e2e",
      "Measure operations, a block, an evaluation, the decoders or a whole clip",
      "Weights of release size are made by hash. Every result is checked before its time is printed: on the host "
      "beside\n"

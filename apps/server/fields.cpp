@@ -116,7 +116,7 @@ constexpr Field kFields[] = {
      "Step the sound on the video's clock. Wrong at few steps; for comparison."},
     {"precision", "", K::text, "precision", nullptr, "", false, "f32, bf16, int8, fp8",
      "Arithmetic of transformer and text encoder."},
-    {"vae_precision", "", K::text, "vae_precision", nullptr, "", false, "f32, bf16, f16",
+    {"vae_precision", "", K::text, "vae_precision", nullptr, "", false, "f32, bf16, f16, fp8",
      "Arithmetic of the video VAE."},
 
     {"input_reference",

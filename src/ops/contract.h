@@ -46,6 +46,12 @@ Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, co
 Slack dot(const View& magnitude, int64_t depth);
 // want: y after the call; magnitude of the product alone.
 Slack linear_add(const View& want, const View& magnitude, float scale, int64_t depth);
+// A linear and what follows it: `sums` is what the oracle's linear gave, `slack` what its result may be off.
+// linear_swiglu: gate and up are halves of one.
+Slack linear_swiglu(const View& gate, const View& up, const View& want, const Slack& slack);
+Slack linear_scaled_add(const View& sums, const View& scale, DType type, const Slack& slack);  // type of x
+Slack linear_head_norm_rope(const View& sums, int64_t heads, int64_t d, const Ops::HeadNorm& norm, const Rope& rope,
+                            const Slack& slack);
 // magnitude: attention with |v| in place of v, by the same arithmetic (AttentionArgs::math).
 Slack attention(const AttentionArgs& args, const View& magnitude);
 // The same; kc and vc round to T too.

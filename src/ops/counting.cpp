@@ -113,6 +113,8 @@ class Counter final : public CountingOps {
     return real_.linear_bytes(weight, compute);
   }
   int64_t scratch_bytes(Compute compute) const override { return real_.scratch_bytes(compute); }
+  bool multiplies_float8() const override { return real_.multiplies_float8(); }
+  bool reads_weights() const override { return false; }
 
   void copy(const View&, const View&) override {}
   void fill(const View&, float) override {}

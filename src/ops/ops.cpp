@@ -40,4 +40,21 @@ void Ops::gate_norm(const View& x, const View& y, const Gate& gate, const View& 
   norm_modulate(x, w, eps, mod, h);
 }
 
+void Ops::linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) {
+  const int64_t half = wide.dim[1] / 2;
+  linear(weight, x, wide);
+  swiglu(wide.slice(1, 0, half), wide.slice(1, half, half), out);
+}
+
+void Ops::linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) {
+  linear(weight, h, y);
+  scaled_add(x, y, scale);
+}
+
+void Ops::linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
+                                const Rope& rope, const View& y) {
+  linear(weight, x, y);
+  head_norm_rope(y.slice(1, 0, heads * d).split(1, d), norm, rope);
+}
+
 }  // namespace h3

@@ -212,6 +212,10 @@ class Ops {
   // their operands. For plans.
   virtual int64_t linear_bytes(const MatrixSource& weight, Compute compute) const;
   virtual int64_t scratch_bytes(Compute compute) const { return (void)compute, 0; }
+  // Weights in e4m3 meet activations in e4m3 (Linear::float8_activations).
+  virtual bool multiplies_float8() const { return false; }
+  // false: only the shapes of weights are looked at (ops/counting.h).
+  virtual bool reads_weights() const { return true; }
   // And beside that, once for the weight that needs the most.
   virtual int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const {
     return (void)weight, (void)compute, 0;
@@ -246,6 +250,17 @@ class Ops {
   // of the rows (float8_activations) can be made in the same pass. What linear gives is the same. One call of each op
   // waits for its reader at a time.
   virtual void feeds(const Linear& reader, bool alone) { (void)reader, (void)alone; }
+
+  // A linear and what follows it, in one pass where a back end has a kernel for it; the default bodies are the
+  // compositions. Views that only hold values in between may hold anything afterwards.
+  // out = swiglu of the halves [gate; up] of x W^T + bias; wide [rows, 2F] is in between, out may be its first half.
+  virtual void linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out);
+  // scaled_add(x, linear(h), scale), x in place; y [rows, out] is in between.
+  virtual void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x);
+  // y = linear(x), then head_norm_rope on the first `heads` heads of D features.
+  struct HeadNorm;
+  virtual void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d,
+                                     const HeadNorm& norm, const Rope& rope, const View& y);
 
   // ---- norm ---------------------------------------------------------------------------------------------------------
   // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed. In

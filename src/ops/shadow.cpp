@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "codec/float8_row.h"
 #include "ops/contract.h"
 #include "ops/mirror.h"
+#include "ops/shadow_views.h"
 #include "tensor/rows.h"
 
 namespace h3 {
@@ -23,34 +23,6 @@ struct ShadowConv final : Conv {
   std::unique_ptr<Conv> fast, oracle, magnitude;
   int64_t depth = 0;
 };
-
-// |x| in the same type, contiguous.
-Tensor absolute(Device& device, const View& x) {
-  Tensor out(device, x.type, std::vector<int64_t>(x.dim.begin(), x.dim.begin() + x.rank), "shadow magnitude");
-  const int64_t n = rows::row_length(x);
-  std::vector<double> row(static_cast<size_t>(n));
-  for (int64_t i = 0; i < rows::row_count(x); ++i) {
-    rows::load_row(x, i, 0, n, row.data());
-    for (double& e : row) e = std::fabs(e);
-    rows::store_row(out.view, i, 0, n, row.data());
-  }
-  return out;
-}
-
-Tensor f64_like(Device& device, const View& y) {
-  return Tensor(device, DType::f64, std::vector<int64_t>(y.dim.begin(), y.dim.begin() + y.rank), "shadow magnitude");
-}
-
-// x as its rows are multiplied where they become e4m3, contiguous.
-Tensor float8_rounded(Device& device, const View& x) {
-  Tensor out = f64_like(device, x);
-  for (int64_t i = 0; i < x.dim[0]; ++i) {
-    double* const row = host<double>(out.view) + i * x.dim[1];
-    rows::load_row(x, i, 0, x.dim[1], row);
-    float8_row_round(row, x.dim[1]);
-  }
-  return out;
-}
 
 std::string index_text(const View& view, int64_t index) {
   std::string text;
@@ -93,6 +65,10 @@ class ShadowOps final : public Ops {
   void feeds(const Linear& reader, bool) override {
     fast_->feeds(*static_cast<const ShadowLinear&>(reader).fast, false);
   }
+  void linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) override;
+  void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) override;
+  void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
+                             const Rope& rope, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -127,6 +103,7 @@ class ShadowOps final : public Ops {
 
  private:
   class Call;
+  contract::Slack oracle_linear(const ShadowLinear& w, const View& x, const View& y);
 
   std::unique_ptr<Ops> fast_, oracle_;
   std::string name_;
@@ -303,24 +280,90 @@ void ShadowOps::product(const Linear& weight, const View& x, const View& y, bool
   last_label_ = w.label;
   Call call(*this, onto ? "linear_onto" : "linear", &w);
   const View &given = call.in(x), &ry = call.out(y);
-  const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
-  const View& rx = w.float8_activations ? rounded.view : given;
+  contract::Slack slack;
+  Tensor alone;
   call.run([&] { onto ? fast_->linear_onto(*w.fast, x, y) : fast_->linear(*w.fast, x, y); },
-           [&] { onto ? oracle_->linear_onto(*w.oracle, rx, ry) : oracle_->linear(*w.oracle, rx, ry); });
+           [&] {
+             if (!onto) return void(slack = oracle_linear(w, given, ry));
+             alone = f64_like(oracle_->device(), ry);
+             slack = oracle_linear(w, given, alone);
+             const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
+             oracle_->linear_onto(*w.oracle, w.float8_activations ? rounded.view : given, ry);
+           });
   if (y.elements() == 0) return;
-  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
+  if (onto) contract::add_rounded_product(ry, alone, y.type, slack);
+  call.check(0, slack);
+}
+
+// y = x W^T + bias by the oracle, of the operands that are multiplied, and how far the kernel may be from it.
+contract::Slack ShadowOps::oracle_linear(const ShadowLinear& w, const View& x, const View& y) {
+  const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), x) : Tensor();
+  const View& rx = w.float8_activations ? rounded.view : x;
+  oracle_->linear(*w.oracle, rx, y);
+  if (y.elements() == 0) return {};
+  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), y);
   oracle_->linear(*w.magnitude, size, magnitude);
   // Integers are summed exactly; only the scales and the bias round.
   contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
   if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
   if (w.float8_activations) contract::add_float8_sums(magnitude.view, slack);
   if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
-  if (onto) {
-    const Tensor alone = f64_like(oracle_->device(), ry);
-    oracle_->linear(*w.oracle, rx, alone);
-    contract::add_rounded_product(ry, alone, y.type, slack);
-  }
-  call.check(0, slack);
+  return slack;
+}
+
+// The fused ones: the oracle composes, and what its linear may be off passes through what follows.
+void ShadowOps::linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  const int64_t half = wide.dim[1] / 2;
+  Call call(*this, "linear_swiglu", &w);
+  const View &rx = call.in(x), &ro = call.out(out);
+  call.out(wide);  // so that its gaps are checked
+  const Tensor sums(oracle_->device(), wide.type, {wide.dim[0], wide.dim[1]}, "shadow result");
+  const View gate = sums.view.slice(1, 0, half), up = sums.view.slice(1, half, half);
+  contract::Slack slack;
+  call.run([&] { fast_->linear_swiglu(*w.fast, x, wide, out); },
+           [&] {
+             slack = oracle_linear(w, rx, sums);
+             oracle_->swiglu(gate, up, ro);
+           });
+  if (out.elements() > 0) call.check(0, contract::linear_swiglu(gate, up, ro, slack));
+}
+
+void ShadowOps::linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale,
+                                  const View& x) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  Call call(*this, "linear_scaled_add", &w);
+  const View &rh = call.in(h), &rs = call.in(scale), &rx = call.out(x);
+  const Tensor sums(oracle_->device(), y.type, {y.dim[0], y.dim[1]}, "shadow result");
+  contract::Slack slack;
+  call.run([&] { fast_->linear_scaled_add(*w.fast, h, y, scale, x); },
+           [&] {
+             slack = oracle_linear(w, rh, sums);
+             oracle_->scaled_add(rx, sums, rs);
+           });
+  if (x.elements() > 0) call.check(0, contract::linear_scaled_add(sums, rs, x.type, slack));
+}
+
+void ShadowOps::linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d,
+                                      const HeadNorm& norm, const Rope& rope, const View& y) {
+  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
+  last_label_ = w.label;
+  Call call(*this, "linear_head_norm_rope", &w);
+  const View &rx = call.in(x), &ry = call.out(y);
+  HeadNorm rn = norm;
+  rn.w = call.in(norm.w);
+  const Rope rr{call.in(rope.cos), call.in(rope.sin), rope.rounding};
+  const Tensor sums(oracle_->device(), y.type, {y.dim[0], y.dim[1]}, "shadow result");
+  contract::Slack slack;
+  call.run([&] { fast_->linear_head_norm_rope(*w.fast, x, heads, d, norm, rope, y); },
+           [&] {
+             slack = oracle_linear(w, rx, sums);
+             oracle_->copy(sums, ry);
+             oracle_->head_norm_rope(ry.slice(1, 0, heads * d).split(1, d), rn, rr);
+           });
+  if (y.elements() > 0) call.check(0, contract::linear_head_norm_rope(sums, heads, d, rn, rr, slack));
 }
 
 void ShadowOps::attention(const AttentionArgs& args) {

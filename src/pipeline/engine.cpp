@@ -53,6 +53,7 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
     Log quiet;
     facts_.eight_bit_refused = ops_.refuses_eight_bit(inspect_dit(*dit, quiet).config.head_dim);
   }
+  facts_.multiplies_fp8 = ops_.multiplies_float8();
   facts_.turbo_files = options_.turbo_files;
   facts_.lora_partial = options_.lora_partial;
 }
@@ -64,6 +65,7 @@ Engine::Engine(const Engine& other, Context& context, Ops& ops)
       files_(other.files_),
       facts_(other.facts_),
       parts_(std::make_unique<Parts>()) {
+  facts_.multiplies_fp8 = ops_.multiplies_float8();
   options_.budget = {};
   options_.ram_limit = 0;
 }

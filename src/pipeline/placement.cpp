@@ -191,7 +191,7 @@ Planner::Decoders Planner::decoder_bytes() const {
   if (const Component* component = find(Role::video_vae)) {
     const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
     VideoVaeOptions options;
-    options.compute = r_.vae_compute;
+    set_precision(options, r_.vae_compute);
     options.encoder = false;
     const std::unique_ptr<VideoVae> vae = load_video_vae(*counting, *component, options);
     out.held = counting->device().allocated_bytes();

@@ -422,8 +422,16 @@ void Resolver::precision() {
                  : compute == "fp8"  ? Compute::packed
                                      : Compute::f32;
   const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
-  one_of("vae_precision", vae, {"f32", "bf16", "f16"});
-  out_.vae_compute = vae == "bf16" ? Compute::bf16 : vae == "f16" ? Compute::f16 : Compute::f32;
+  one_of("vae_precision", vae, {"f32", "bf16", "f16", "fp8"});
+  if (vae == "fp8" && !facts_.multiplies_fp8) {
+    fail(Code::usage,
+         "vae_precision: fp8 needs an NVIDIA card of compute capability 8.9 or newer, which this run does not compute "
+         "on; give f16, which any device can do");
+  }
+  out_.vae_compute = vae == "bf16"  ? Compute::bf16
+                     : vae == "f16" ? Compute::f16
+                     : vae == "fp8" ? Compute::packed
+                                    : Compute::f32;
   in_range("quality", asked_.quality.value_or(18), 0, 51, "18 (0 is lossless, 51 the smallest file)");
 }
 
@@ -576,7 +584,10 @@ void Resolver::explicit_request() {
   const std::string attention = attention_text(settled.sparse);
   r.attention = attention == "dense" ? "" : attention;
   r.precision = asked_.precision.empty() ? facts_.precision : asked_.precision;
-  r.vae_precision = out_.vae_compute == Compute::bf16 ? "bf16" : out_.vae_compute == Compute::f16 ? "f16" : "f32";
+  r.vae_precision = out_.vae_compute == Compute::bf16     ? "bf16"
+                    : out_.vae_compute == Compute::f16    ? "f16"
+                    : out_.vae_compute == Compute::packed ? "fp8"
+                                                          : "f32";
 }
 
 }  // namespace

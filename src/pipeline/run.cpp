@@ -169,7 +169,7 @@ void Run::load_video_part(bool decoder, bool encoder) {
     parts_.video.reset();
     stage("load video VAE", 1, [&] {
       VideoVaeOptions options;
-      options.compute = options.encoder_compute = r_.vae_compute;
+      set_precision(options, r_.vae_compute);
       options.encoder = encoder;
       options.decoder = decoder;
       parts_.video = load_video_vae(ops_, component(Role::video_vae), options);

@@ -141,6 +141,72 @@ Case two_parts_case(const std::string& name, int64_t rows, WeightPart first, Wei
           }};
 }
 
+// Linears with what follows them.
+enum class Tail { swiglu, scaled_add, head_norm_rope };
+
+struct FusedMode {
+  Compute compute;
+  const char* name;
+  DType type;
+  Format format;
+};
+
+struct FusedShape {
+  int64_t rows, in, out;  // out: of the linear
+  int64_t heads, d, pairs;
+  Layout layout;
+};
+
+// Ordinary shapes, and those of kernels for whole tiles: rows beyond a tile, more than one tile of outputs.
+const FusedMode kFusedModes[] = {{Compute::f32, "f32", DType::f32, Format::f32},
+                                 {Compute::bf16, "bf16", DType::bf16, Format::bf16},
+                                 {Compute::f16, "f16", DType::f16, Format::bf16},
+                                 {Compute::packed, "e4m3", DType::f16, Format::f8_e4m3}};
+const FusedShape kFusedShapes[] = {
+    {1, 32, 48, 1, 16, 6, Layout::packed},      {7, 40, 96, 2, 32, 12, Layout::strided},
+    {5, 64, 192, 2, 64, 24, Layout::packed},    {300, 128, 768, 8, 64, 24, Layout::packed},
+    {517, 256, 512, 4, 64, 24, Layout::packed}, {260, 128, 512, 4, 64, 24, Layout::strided}};
+
+Case fused_case(Tail tail, const FusedMode& m, const FusedShape& s) {
+  const char* const op = tail == Tail::swiglu       ? "linear_swiglu"
+                         : tail == Tail::scaled_add ? "linear_scaled_add"
+                                                    : "linear_head_norm_rope";
+  const std::string name = strf("%s, %s%s", m.name, dims_text({s.rows, s.in, s.out}).c_str(), layout_text(s.layout));
+  return {op, name, [=](Env& e) -> std::function<void()> {
+            const View x = e.in({s.rows, s.in}, m.type, s.layout);
+            LinearSpec spec;
+            spec.label = "test.fused." + name;
+            spec.weight = e.weight(s.out, s.in, m.format);
+            spec.bias = e.values(s.out, -1, 1);
+            spec.compute = m.compute;
+            spec.max_rows = s.rows;
+            const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
+            if (tail == Tail::swiglu) {
+              const View out = e.out({s.rows, s.out / 2}, m.type, s.layout), wide = e.out({s.rows, s.out}, m.type);
+              e.outputs.pop_back();  // may hold anything
+              return [=, &e, &linear] { e.ops.linear_swiglu(linear, x, wide, out); };
+            }
+            const View y = e.out({s.rows, s.out}, m.type, s.layout);
+            if (tail == Tail::scaled_add) {
+              e.outputs.pop_back();  // may hold anything
+              const View scale = e.parameter({s.out}, -2, 2), stream = e.inout({s.rows, s.out}, DType::f32, s.layout);
+              return [=, &e, &linear] { e.ops.linear_scaled_add(linear, x, y, scale, stream); };
+            }
+            const Ops::HeadNorm norm{.enabled = true, .eps = 1e-5f};
+            const Rope rope{e.parameter({s.rows, s.pairs}, -1, 1), e.parameter({s.rows, s.pairs}, -1, 1),
+                            RopeRounding::once};
+            return [=, &e, &linear] { e.ops.linear_head_norm_rope(linear, x, s.heads, s.d, norm, rope, y); };
+          }};
+}
+
+void add_fused_cases(std::vector<Case>& cases) {
+  for (const Tail tail : {Tail::swiglu, Tail::scaled_add, Tail::head_norm_rope}) {
+    for (const FusedMode& mode : kFusedModes) {
+      for (const FusedShape& shape : kFusedShapes) cases.push_back(fused_case(tail, mode, shape));
+    }
+  }
+}
+
 }  // namespace
 
 void add_linear_cases(std::vector<Case>& cases) {
@@ -231,6 +297,7 @@ void add_linear_cases(std::vector<Case>& cases) {
                      const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
                      return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
                    }});
+  add_fused_cases(cases);
 }
 
 }  // namespace h3::conformance

@@ -275,8 +275,9 @@ std::pair<int64_t, int64_t> largest(const View& v) {
 // bf16 roundings that may fall the other way; attention rounds every weight, so that one result says little.
 double units_of(const std::string& op) {
   if (op == "attention" || op == "sparse_attention") return 0;
-  const bool several =
-      op == "head_norm_rope" || op == "norm_modulate" || op == "rms_norm" || op == "swiglu" || op == "scaled_add";
+  if (op == "linear_head_norm_rope") return 24;  // of the sum, the norm and the rotation
+  const bool several = op == "head_norm_rope" || op == "linear_scaled_add" || op == "linear_swiglu" ||
+                       op == "norm_modulate" || op == "rms_norm" || op == "swiglu" || op == "scaled_add";
   return several ? 12 : 4.5;
 }
 

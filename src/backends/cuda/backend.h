@@ -61,6 +61,7 @@ class CudaOps final : public Ops {
   std::unique_ptr<WeightGroup> make_group() override;
   int64_t linear_bytes(const MatrixSource& weight, Compute compute) const override;
   int64_t scratch_bytes(Compute compute) const override;
+  bool multiplies_float8() const override;
   int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const override;
   std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
 
@@ -74,6 +75,10 @@ class CudaOps final : public Ops {
   void linear_scaled(const Linear& weight, float scale, const View& x, const View& y) override;
   void linear_onto(const Linear& weight, const View& x, const View& y) override;
   void feeds(const Linear& reader, bool alone) override;
+  void linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) override;
+  void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) override;
+  void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
+                             const Rope& rope, const View& y) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;

@@ -121,6 +121,8 @@ int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const
 
 int64_t CudaOps::scratch_bytes(Compute compute) const { return LinearPlans::scratch_bytes(compute); }
 
+bool CudaOps::multiplies_float8() const { return plans_->multiplies_float8(); }
+
 int64_t CudaOps::expansion_bytes(const MatrixSource& weight, Compute compute) const {
   return LinearPlans::expansion_bytes(weight, compute);
 }

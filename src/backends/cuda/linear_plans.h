@@ -47,6 +47,7 @@ class LinearPlans {
   Algorithms& algorithms() { return *algorithms_; }
   static int64_t scratch_bytes(Compute compute);  // at most, of CudaOps::scratch
   static int64_t expansion_bytes(const MatrixSource& weight, Compute compute);
+  bool multiplies_float8() const { return float8_; }
 
  private:
   // y [rows, outs] = x [rows, in] w^T (+ bias), operands of one type.

@@ -166,10 +166,22 @@ void AudioDecoder::run_stage(const Stage& stage, size_t index, const View& up, c
   see("stage_out." + std::to_string(index), sum);
 }
 
-std::vector<float> AudioDecoder::decode(const float* latent, int64_t n, const std::function<void()>& step) {
+std::vector<float> AudioDecoder::decode(const float* latents, int64_t n, int sides, const std::function<void()>& step) {
   Scratch scratch{Workspace(ops_.device(), plan(n), "audio decoder")};
+  std::vector<float> samples;
+  for (int side = 0; side < sides; ++side) {
+    const View wave = decode_side(latents + side * latent_ * n, n, scratch, step);
+    const size_t first = samples.size();
+    samples.resize(first + static_cast<size_t>(wave.elements()));
+    ops_.device().download(wave, samples.data() + first);
+  }
+  for (float& v : samples) v = std::clamp(v, -1.0f, 1.0f);  // NaN stays and is found by the watchdog
+  return samples;
+}
+
+View AudioDecoder::decode_side(const float* latent, int64_t n, Scratch& scratch, const std::function<void()>& step) {
   const auto finished = [&] {
-    ops_.sync();  // so that progress and a stop mean what they say
+    ops_.pace();  // so that progress and a stop mean what they say
     step();
   };
   const View in = scratch.shaped("latent", latent_, n);
@@ -198,10 +210,7 @@ std::vector<float> AudioDecoder::decode(const float* latent, int64_t n, const st
   ops_.conv(*conv_post_, t, wave);
   see("conv_post", wave);
   finished();
-  std::vector<float> samples(static_cast<size_t>(length));
-  ops_.device().download(wave, samples.data());
-  for (float& v : samples) v = std::clamp(v, -1.0f, 1.0f);  // NaN stays and is found by the watchdog
-  return samples;
+  return wave;
 }
 
 }  // namespace h3

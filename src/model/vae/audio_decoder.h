@@ -16,9 +16,9 @@ class AudioDecoder {
  public:
   AudioDecoder(Ops& ops, const AudioVaeConfig& config, const AudioVaeTensors& tensors, const StageObserver& observe);
 
-  // De-normalised latents [latent, n] -> [800 n] clamped to -1..1; `step` is called once per stage.
-  std::vector<float> decode(const float* latent, int64_t n, const std::function<void()>& step);
-  int64_t steps() const { return static_cast<int64_t>(stages_.size()) + 2; }  // calls of `step`
+  // De-normalised latents [sides, latent, n] -> [sides, 800 n] clamped to -1..1; `step` is called once per stage.
+  std::vector<float> decode(const float* latents, int64_t n, int sides, const std::function<void()>& step);
+  int64_t steps() const { return static_cast<int64_t>(stages_.size()) + 2; }  // calls of `step` for a side
   int64_t scratch_bytes(int64_t n) const { return plan(n).bytes; }
   int64_t weight_bytes() const { return weight_bytes_; }
 
@@ -40,6 +40,7 @@ class AudioDecoder {
   struct Scratch;
 
   WorkspacePlan plan(int64_t n) const;
+  View decode_side(const float* latent, int64_t n, Scratch& scratch, const std::function<void()>& step);
   std::unique_ptr<Conv> make_conv(const AudioVaeTensors& tensors, const std::string& name, ConvSpec spec);
   Activation make_activation(const AudioVaeTensors& tensors, const std::string& name, int64_t width);
   Stage make_stage(const AudioVaeConfig& config, const AudioVaeTensors& tensors, int64_t index);

@@ -43,24 +43,24 @@ class LoadedAudioVae final : public AudioVae {
              static_cast<long long>(i / channels));
       }
     }
-    std::vector<float> sound, latent(static_cast<size_t>(channels * latents));
+    std::vector<float> both(static_cast<size_t>(2 * channels * latents));
     Counter counter{control, "decode audio", 2 * decoder_->steps()};
     for (int side = 0; side < 2; ++side) {
       for (int64_t t = 0; t < latents; ++t) {
         const float* row = rows + (side * static_cast<int64_t>(latents) + t) * channels;
         // Two roundings, as the reference has them.
-        for (int64_t c = 0; c < channels; ++c) latent[c * latents + t] = row[c] * config_.std[c] + config_.mean[c];
+        for (int64_t c = 0; c < channels; ++c) {
+          both[(side * channels + c) * latents + t] = row[c] * config_.std[c] + config_.mean[c];
+        }
       }
-      const std::vector<float> one = decoder_->decode(latent.data(), latents, [&] { counter.step(); });
-      sound.insert(sound.end(), one.begin(), one.end());
     }
-    return sound;
+    return decoder_->decode(both.data(), latents, 2, [&] { counter.step(); });
   }
 
   std::vector<float> decode_channel(const float* latent, int latents, const Control& control) override {
     H3_ASSERT(decoder_ != nullptr && latents > 0);
     Counter counter{control, "decode audio", decoder_->steps()};
-    return decoder_->decode(latent, latents, [&] { counter.step(); });
+    return decoder_->decode(latent, latents, 1, [&] { counter.step(); });
   }
 
   std::vector<float> encode_channel(const float* samples, int64_t count, const Control& control,

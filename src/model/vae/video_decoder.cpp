@@ -5,11 +5,15 @@
 #include <string>
 #include <utility>
 
+#include "base/context.h"
 #include "base/error.h"
 #include "codec/scalar.h"
+#include "quant/float8_rows.h"
 
 namespace h3 {
 namespace {
+
+constexpr int kTilesOnCard = 4;  // per forward
 
 // What the branches are stored as. Block formats compute from bf16 on the host's kernels and from f16 on accelerators.
 DType branch_type(Compute compute, bool on_host) {
@@ -127,8 +131,9 @@ VideoDecoder::VideoDecoder(Ops& ops, const WeightBinder& binder, const VideoVaeC
       config_(config),
       type_(branch_type(options.compute, ops.device().is_host())),
       compute_(options.compute),
+      float8_(options.float8),
       tiling_(options.tiling),
-      tile_batch_(options.tile_batch > 0 ? options.tile_batch : (ops.device().is_host() ? 1 : 4)),
+      tile_batch_(options.tile_batch > 0 ? options.tile_batch : (ops.device().is_host() ? 1 : kTilesOnCard)),
       observe_(options.observe) {
   const DecoderTensors& t = tensors.decoder;
   const auto upload = [&](const TensorInfo* info, int64_t count) {
@@ -173,7 +178,7 @@ std::unique_ptr<Linear> VideoDecoder::make_linear(const char* name, MatrixSource
   spec.bias = std::move(bias);
   // As autocast does (spec vae 10); a bias that the type of the result holds can be added by the matmul itself.
   for (float& b : spec.bias) {
-    if (compute == Compute::f16) b = f16_to_f32(f32_to_f16(std::clamp(b, -65504.0f, 65504.0f)));
+    if (compute == Compute::f16 || float8_) b = f16_to_f32(f32_to_f16(std::clamp(b, -65504.0f, 65504.0f)));
     if (compute == Compute::bf16) b = bf16_to_f32(f32_to_bf16(b));
   }
   spec.compute = compute;
@@ -188,6 +193,7 @@ VideoDecoder::Block VideoDecoder::make_block(const WeightBinder& binder, const D
   };
   const std::string label = "blocks." + std::to_string(index) + ".";
   const auto linear = [&](const char* name, MatrixSource weight, std::vector<float> bias) {
+    if (float8_) weight = float8_rows(std::move(weight), ops_.context().pool, ops_.reads_weights());
     return make_linear((label + name).c_str(), std::move(weight), std::move(bias), compute_);
   };
   Block block;
@@ -215,7 +221,8 @@ VideoDecoder::Plan VideoDecoder::make_plan(int frames, int height, int width) co
   p.w = p.xs.lengths[0] / ratio;
   p.tokens = p.t * p.h * p.w;
   p.rows = p.tokens + config_.registers + 1;
-  p.batch = std::min(tile_batch_, p.tiles());
+  const int forwards = (p.tiles() + tile_batch_ - 1) / tile_batch_;
+  p.batch = (p.tiles() + forwards - 1) / forwards;  // even shares
   // A tile is blended with the one before it and with the one above, xs.count() tiles ago. Batches are contiguous.
   const int back = p.ys.count() > 1 ? p.xs.count() : (p.xs.count() > 1 ? 1 : 0);
   const int batches = std::min((back + p.batch - 1) / p.batch + 1, (p.tiles() + p.batch - 1) / p.batch);
@@ -223,7 +230,7 @@ VideoDecoder::Plan VideoDecoder::make_plan(int frames, int height, int width) co
 
   const int64_t rows = p.batch * p.rows, hidden = config_.hidden, inner = config_.inner();
   const int64_t pixel_h = static_cast<int64_t>(height) * ratio, pixel_w = static_cast<int64_t>(width) * ratio;
-  // Calls 1 to 9 are those of one block, 10 the end of a forward; the rest lives as long as the request.
+  // Calls 1 to 8 are those of one block, 10 the end of a forward; the rest lives as long as the request.
   constexpr int kAll = 11;
   const int overlap = config_.clip.frame_overlap();
   p.memory = plan_workspace({
@@ -238,10 +245,10 @@ VideoDecoder::Plan VideoDecoder::make_plan(int frames, int height, int width) co
       {"h1", type_, {rows, hidden}, 1, 2},
       {"qkv", type_, {rows, 3 * inner}, 2, 3},
       {"heads", type_, {rows, inner}, 3, 4},
-      {"y1", type_, {rows, hidden}, 4, 5},
+      {"y1", type_, {rows, hidden}, 4, 4},
       {"h2", type_, {rows, hidden}, 6, 7},
       {"ffn", type_, {rows, 2 * config_.ffn}, 7, 8},
-      {"y2", type_, {rows, hidden}, 8, 9},
+      {"y2", type_, {rows, hidden}, 8, 8},
       {"out", type_, {rows, hidden}, 10, 10},
   });
   return p;
@@ -308,38 +315,39 @@ void VideoDecoder::forward(Run& run, int first, int count) {
 void VideoDecoder::run_block(Run& run, const Block& block, int64_t rows, size_t index) {
   const View x = run.x.slice(0, 0, rows);
   attention_branch(run, block, rows, index);
-  run.memory.enter(5);
-  ops_.scaled_add(x, run.memory["y1"].slice(0, 0, rows), block.scale1);
   run.memory.enter(6);
   const View h = run.memory["h2"].slice(0, 0, rows);
   ops_.rms_norm(x, block.norm2, config_.norm_eps, NormRounding::once, h);
   run.memory.enter(7);
   const View ffn = run.memory["ffn"].slice(0, 0, rows), gate = ffn.slice(1, 0, config_.ffn);
-  ops_.linear(*block.w1, h, ffn);
-  ops_.swiglu(gate, ffn.slice(1, config_.ffn, config_.ffn), gate);
+  ops_.linear_swiglu(*block.w1, h, ffn, gate);
   run.memory.enter(8);
-  const View y = run.memory["y2"].slice(0, 0, rows);
-  ops_.linear(*block.w2, gate, y);
-  if (index == 0) observe("b0.ff", y);
-  run.memory.enter(9);
-  ops_.scaled_add(x, y, block.scale2);
+  add_branch(*block.w2, gate, run.memory["y2"].slice(0, 0, rows), block.scale2, x, index == 0 ? "b0.ff" : nullptr);
   if (observe_) observe("block." + std::to_string(index), x);
+}
+
+// x += scale * branch; `stage`: under which name the branch is observed.
+void VideoDecoder::add_branch(const Linear& weight, const View& in, const View& y, const Tensor& scale, const View& x,
+                              const char* stage) {
+  if (!observe_ || stage == nullptr) return ops_.linear_scaled_add(weight, in, y, scale, x);
+  ops_.linear(weight, in, y);
+  observe(stage, y);
+  ops_.scaled_add(x, y, scale);
 }
 
 void VideoDecoder::attention_branch(Run& run, const Block& block, int64_t rows, size_t index) {
   const int64_t inner = config_.inner(), dim = config_.head_dim;
   run.memory.enter(1);
-  const View h = run.memory["h1"].slice(0, 0, rows);
-  ops_.rms_norm(run.x.slice(0, 0, rows), block.norm1, config_.norm_eps, NormRounding::once, h);
+  const View x = run.x.slice(0, 0, rows), h = run.memory["h1"].slice(0, 0, rows);
+  ops_.rms_norm(x, block.norm1, config_.norm_eps, NormRounding::once, h);
   if (index == 0) observe("b0.norm1", h);
   run.memory.enter(2);
   const View qkv = run.memory["qkv"].slice(0, 0, rows);
-  ops_.linear(*block.qkv, h, qkv);
-  run.memory.enter(3);
   // q and k lie side by side and are normed and turned alike.
   const Ops::HeadNorm norm{.enabled = true, .eps = config_.norm_eps};
   const Rope rope{run.cos.view.slice(0, 0, rows), run.sin.view.slice(0, 0, rows), RopeRounding::once};
-  ops_.head_norm_rope(qkv.slice(1, 0, 2 * inner).split(1, dim), norm, rope);
+  ops_.linear_head_norm_rope(*block.qkv, h, 2 * inner / dim, dim, norm, rope, qkv);
+  run.memory.enter(3);
   const auto heads = [&](const View& matrix) { return matrix.split(0, run.plan.rows).split(2, dim); };
   const View out = run.memory["heads"].slice(0, 0, rows);
   AttentionArgs args;
@@ -350,9 +358,7 @@ void VideoDecoder::attention_branch(Run& run, const Block& block, int64_t rows, 
   args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
   ops_.attention(args);
   run.memory.enter(4);
-  const View y = run.memory["y1"].slice(0, 0, rows);
-  ops_.linear(*block.out, out, y);
-  if (index == 0) observe("b0.attn", y);
+  add_branch(*block.out, out, run.memory["y1"].slice(0, 0, rows), block.scale1, x, index == 0 ? "b0.attn" : nullptr);
 }
 
 // Frames of the window: pre_padding dropped, `clip` kept, pre_padding dropped, the cross-fade tail kept (spec vae 5).

@@ -53,6 +53,8 @@ class VideoDecoder {
   void forward(Run& run, int first, int count);
   void run_block(Run& run, const Block& block, int64_t rows, size_t index);
   void attention_branch(Run& run, const Block& block, int64_t rows, size_t index);
+  void add_branch(const Linear& weight, const View& in, const View& y, const Tensor& scale, const View& x,
+                  const char* stage);
   void blend(Run& run, int tile);
   void observe(const std::string& stage, const View& value) const;
 
@@ -60,6 +62,7 @@ class VideoDecoder {
   VideoVaeConfig config_;
   DType type_ = DType::f32;  // of branch activations
   Compute compute_;
+  bool float8_;
   VideoTiling tiling_;
   int tile_batch_;
   StageObserver observe_;

@@ -18,16 +18,27 @@ struct VideoVaeOptions {
   // Of the decoder's block linears and proj_out. Operands and the branches between them have this type; the residual
   // stream, norms, rotation, proj_out's result and the blends stay f32 (spec vae 10). bf16 is the least exact choice.
   Compute compute = Compute::f32;
+  // With Compute::packed: the decoder's block linears are rounded to e4m3 at load, and where a device multiplies e4m3
+  // (Ops::multiplies_float8) their activations become e4m3 row by row. An approximation.
+  bool float8 = false;
   Compute encoder_compute = Compute::f32;  // of the encoder's convolutions; activations stay f32
   bool decoder = true, encoder = true;     // load this half if the file has it
   VideoTiling tiling;
-  int tile_batch = 0;  // tiles per forward; 0 = one on the host, four on an accelerator. Never changes the result.
+  // Tiles per forward at most; 0 = one on the host, four on an accelerator. Never changes the result.
+  int tile_batch = 0;
   // Sees intermediate results of every tile. Decoder: "post_quant_conv", "proj_in", "block0_in", "b0.norm1", "b0.attn",
   // "b0.ff", "block.i", "norm_out", "proj_out" (rows of all tiles of a batch). Encoder: "conv_in", "down.l",
   // "down.l.resnet.b", "down.l.resnet.b.norm1" (after its silu), ".conv1", ".shortcut", "norm_out" (after its silu),
   // "conv_out", "quant_conv".
   StageObserver observe;
 };
+
+// The options of one precision for both halves; packed: the decoder in e4m3, the encoder in f16.
+inline void set_precision(VideoVaeOptions& options, Compute compute) {
+  options.compute = compute;
+  options.float8 = compute == Compute::packed;
+  options.encoder_compute = options.float8 ? Compute::f16 : compute;
+}
 
 // A run of finished frames: planar [3, frames, height, width] f32 in 0..1 (denormalised and clamped), on the host.
 // Valid during the call.

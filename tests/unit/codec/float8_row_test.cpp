@@ -6,8 +6,39 @@
 #include <limits>
 #include <vector>
 
+#include "quant/float8_rows.h"
+
 namespace h3 {
 namespace {
+
+// Rows taken out of order from an f32 matrix; every one is what float8_row_round makes of it.
+TEST(Float8Row, MatricesRoundRowByRow) {
+  constexpr int64_t kRows = 150, kCols = 40;
+  std::vector<float> values;
+  for (int64_t i = 0; i < kRows * kCols; ++i)
+    values.push_back(static_cast<float>(std::sin(0.7 * static_cast<double>(i)) * (1 + i / kCols)));
+  StoredMatrix stored{.format = Format::f32, .rows = kRows, .cols = kCols};
+  stored.data = std::as_bytes(std::span<const float>(values));
+  MatrixSource source;
+  source.append(stored, 100, 50);
+  source.append(stored, 0, 100);
+  ThreadPool pool(3);
+  const MatrixSource made = float8_rows(source, pool);
+  EXPECT_EQ(made.format(), Format::f8_e4m3);
+  EXPECT_EQ(made.segments().size(), 1u);
+  check_matrix(made.parts.front().matrix, "rows");
+  EXPECT_EQ(float8_rows(source, pool, false).stored_bytes(), kRows * (kCols + 4));
+  std::vector<float> got(values.size());
+  made.decode_rows(0, kRows, got.data());
+  for (int64_t r = 0; r < kRows; ++r) {
+    const float* const from = values.data() + (r < 50 ? r + 100 : r - 50) * kCols;
+    std::vector<double> want(from, from + kCols);
+    float8_row_round(want.data(), kCols);
+    for (int64_t i = 0; i < kCols; ++i) {
+      EXPECT_FLOAT_EQ(got[r * kCols + i], static_cast<float>(want[i])) << r << " " << i;
+    }
+  }
+}
 
 TEST(Float8Row, LargestMagnitudeIsExact) {
   std::vector<double> row = {3, -7, 0.5, 0};

@@ -158,6 +158,8 @@ TEST(Request, ErrorsNameFieldValueAndRange) {
       {"profile", Json("difusers"), "did you mean diffusers?"},
       {"precision", Json("int3"), "precision: \"int3\" is not known, give f32, bf16, int8 or fp8"},
       {"precision", Json("fp8"), "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card"},
+      {"vae_precision", Json("int8"), "vae_precision: \"int8\" is not known, give f32, bf16, f16 or fp8"},
+      {"vae_precision", Json("fp8"), "vae_precision: fp8 needs an NVIDIA card of compute capability 8.9 or newer"},
       {"video_shift", Json(0.0), "video_shift: 0 is not allowed"},
       {"quality", Json(99), "quality: 99 is not allowed, give 0 to 51"},
   };

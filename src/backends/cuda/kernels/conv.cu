@@ -1,5 +1,5 @@
 // Convolutions as implicit matmuls with f32 FMAs: out[o, p] = sum over (channel, taps) of w[o, k] x[k at p]. The order
-// of k is fixed. 3-D ones of 16-bit operands: conv_tensor.cu.
+// of k is fixed. 3-D ones of 16-bit operands: conv_tensor.cu; most 1-D ones: conv_signal.cu.
 #include <utility>
 
 #include "backends/cuda/conv.h"
@@ -154,6 +154,8 @@ std::unique_ptr<Conv> CudaOps::make_conv(ConvSpec spec) {
   const bool narrow = conv->spec.compute == Compute::bf16 || conv->spec.compute == Compute::f16;
   if (narrow && conv->spec.kind == ConvKind::conv3d) {
     pack_tensor_weight(device_, *conv);
+  } else if (conv_signal_takes(conv->spec)) {
+    pack_signal_weight(device_, *conv);
   } else {
     pack_weight(device_, *conv);
   }
@@ -178,6 +180,7 @@ void CudaOps::conv(const Conv& base, const View& x, const View& y) {
   conv.output_extent(s.in, expected);
   H3_ASSERT(expected[2] == s.out[2] && (x.rank == 2 || (expected[0] == s.out[0] && expected[1] == s.out[1])));
   if (conv.tensor) return conv_tensor(*this, conv, x, y);
+  if (conv.signal) return conv_signal(*this, conv, x, y);
   for (int i = 0; i < 3; ++i) {
     s.kernel[i] = spec.kernel[i], s.stride[i] = spec.stride[i], s.dilation[i] = spec.dilation[i],
     s.pad[i] = spec.pad_before[i];

@@ -149,39 +149,59 @@ __global__ void snake_kernel(const float* x, int64_t x_stride, const float* a, c
   if (i < length) y[c * y_stride + i] = snake_value(x[c * x_stride + i], a[c], inv[c]);
 }
 
-// kThreads outputs of one channel; the activated 2x signal they need lies in shared memory (spec vae 11).
+// kOutputs outputs of one channel (spec vae 11). The activated signal of twice the rate lies in shared memory, its even
+// and its odd samples apart, so that neighbours read neighbours.
+constexpr int kOutputs = 4 * kThreads;
+
 __global__ void __launch_bounds__(kThreads)
     aa_snake_kernel(const float* x, int64_t x_stride, const float* a, const float* inv, const float* up,
                     const float* down, float* y, int64_t y_stride, int64_t length) {
-  constexpr int kInner = 2 * kThreads + 12;
-  __shared__ float s[kInner], f[12], g[12];
-  const int64_t m0 = blockIdx.x * int64_t{kThreads}, c = blockIdx.y, j0 = 2 * m0 - 5;
-  if (threadIdx.x < 12) f[threadIdx.x] = up[threadIdx.x], g[threadIdx.x] = down[threadIdx.x];
-  __syncthreads();
+  constexpr int kPairs = kOutputs + 6;  // (even, odd) of x[m0 - 3] .. x[m0 + kOutputs + 2]
+  __shared__ float signal[kPairs + 6], even[kPairs], odd[kPairs];
+  const int64_t m0 = blockIdx.x * int64_t{kOutputs}, c = blockIdx.y;
+  float f[12], g[12];
+#pragma unroll
+  for (int k = 0; k < 12; ++k) f[k] = up[k], g[k] = down[k];
   const float* in = x + c * x_stride;
   const float alpha = a[c], inverse = inv[c];
-  const auto clamped = [&](int64_t i) { return in[i < 0 ? 0 : i >= length ? length - 1 : i]; };
-  for (int i = threadIdx.x; i < kInner; i += kThreads) {
-    int64_t j = j0 + i;
-    j = j < 0 ? 0 : j >= 2 * length ? 2 * length - 1 : j;
-    const int64_t m = j / 2;
-    float v = 0;
-    if (j % 2 == 0) {
-#pragma unroll
-      for (int q = 0; q < 6; ++q) v = fmaf(f[2 * q + 1], clamped(m + 2 - q), v);
-    } else {
-#pragma unroll
-      for (int q = 0; q < 6; ++q) v = fmaf(f[2 * q], clamped(m + 3 - q), v);
-    }
-    s[i] = snake_value(2.0f * v, alpha, inverse);
+  for (int i = threadIdx.x; i < kPairs + 6; i += kThreads) {
+    const int64_t at = m0 - 6 + i;
+    signal[i] = in[at < 0 ? 0 : at >= length ? length - 1 : at];
   }
   __syncthreads();
-  const int64_t m = m0 + threadIdx.x;
-  if (m >= length) return;
-  float v = 0;
+  for (int i = threadIdx.x; i < kPairs; i += kThreads) {
+    const float* const near = signal + i + 3;  // x[m], m = m0 - 3 + i
+    float e = 0, o = 0;
 #pragma unroll
-  for (int k = 0; k < 12; ++k) v = fmaf(g[k], s[2 * threadIdx.x + k], v);
-  y[c * y_stride + m] = v;
+    for (int q = 0; q < 6; ++q) {
+      e = fmaf(f[2 * q + 1], near[2 - q], e);
+      o = fmaf(f[2 * q], near[3 - q], o);
+    }
+    even[i] = snake_value(2.0f * e, alpha, inverse);
+    odd[i] = snake_value(2.0f * o, alpha, inverse);
+  }
+  __syncthreads();
+  // The second filter repeats the ends of the activated signal, of which the filtered ends of x are no copies.
+  const int64_t before = 3 - m0, after = m0 - 3 + kPairs - length;  // pairs outside of the signal
+  if (before > 0 || after > 0) {
+    for (int i = threadIdx.x; i < kPairs; i += kThreads) {
+      if (i < before) even[i] = odd[i] = even[before];
+      if (i >= kPairs - after) even[i] = odd[i] = odd[kPairs - after - 1];
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int j = 0; j < kOutputs / kThreads; ++j) {
+    const int i = j * kThreads + static_cast<int>(threadIdx.x);
+    if (m0 + i >= length) break;
+    float v = 0;
+#pragma unroll
+    for (int q = 0; q < 6; ++q) {
+      v = fmaf(g[2 * q], odd[i + q], v);
+      v = fmaf(g[2 * q + 1], even[i + 1 + q], v);
+    }
+    y[c * y_stride + m0 + i] = v;
+  }
 }
 
 struct BlendArgs {
@@ -275,7 +295,7 @@ void CudaOps::aa_snake(const View& x, const View& a, const View& inv, const View
     copy(result, y);
     return;
   }
-  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kThreads)), static_cast<unsigned>(x.dim[0])),
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(x.dim[1], kOutputs)), static_cast<unsigned>(x.dim[0])),
                           dim3(kThreads), 0};
   launch(stream(), "aa_snake", aa_snake_kernel, shape, as<const float>(x), x.stride[0], as<const float>(a),
          as<const float>(inv), as<const float>(up), as<const float>(down), as<float>(y), y.stride[0], x.dim[1]);

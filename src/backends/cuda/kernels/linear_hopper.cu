@@ -1,0 +1,488 @@
+// x w^T on compute capability 9.0 together with what follows it. Two thread blocks of a cluster work on 256 rows and
+// 256 outputs; each copies its own rows and half of the weights, which go to both. In a block one thread feeds a ring
+// in shared memory and two warp groups multiply 64 rows each: the group that is through with a tile first finishes it
+// while the other still has the tensor cores, and then runs ahead of it within the ring.
+#include <cuda.h>
+
+#include "backends/cuda/kernels/hopper.cuh"
+#include "backends/cuda/linear_hopper.h"
+
+namespace h3::cuda {
+namespace {
+
+constexpr int kRows = 128, kOuts = 256;  // of a block
+constexpr int kGroups = kRows / 64, kStages = 4, kCluster = 2;
+constexpr int kThreads = (kGroups + 1) * kWarpGroup;
+constexpr int kDepthBytes = 128;  // of a stage, one row of the swizzle
+constexpr uint32_t kXBytes = kRows * kDepthBytes, kWBytes = kOuts * kDepthBytes, kStageBytes = kXBytes + kWBytes;
+constexpr size_t kSharedBytes = size_t{kStageBytes} * kStages + 1024;  // 1024: alignment of the swizzle
+constexpr int kCopyRegisters = 40, kComputeRegisters = 232;
+constexpr int kBand = 8;  // tiles of outputs that are worked on side by side, so that the L2 cache holds their weights
+
+struct Maps {
+  CUtensorMap x, w;
+};
+
+struct Job {
+  int rows, steps, row_tiles, out_tiles;  // row_tiles: pairs
+  int step, second;                       // elements of depth; distance of the weights' second half of a tile
+  int results;                            // features per tile
+  const float *bias, *x_scale, *w_scale;
+  __half* y;
+  int64_t y_pitch;
+  float* stream;
+  int64_t stream_pitch;
+  const float* scale;
+  const float *cos, *sin;
+  int64_t table_pitch;
+  int turned;
+  float eps;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+struct Ring {
+  uint64_t full[kStages], empty[kStages];
+};
+
+struct Cursor {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ inline void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// At the same barrier of block `rank`.
+__device__ inline void barrier_arrive_at(uint64_t& barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(&barrier)),
+      "r"(rank)
+      : "memory");
+}
+__device__ inline void copy_rows(uint32_t shared, const void* map, int depth, int row, uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          shared),
+      "l"(map), "r"(depth), "r"(row), "r"(shared_address(&barrier))
+      : "memory");
+}
+// To the same place of every block of the cluster.
+__device__ inline void copy_rows_to_all(uint32_t shared, const void* map, int depth, int row, uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared),
+      "l"(map), "r"(depth), "r"(row), "r"(shared_address(&barrier)), "h"(static_cast<uint16_t>((1 << kCluster) - 1))
+      : "memory");
+}
+
+#define H3_D8(d, i)                                                                                           \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define H3_D32(d, i) H3_D8(d, i), H3_D8(d, i + 8), H3_D8(d, i + 16), H3_D8(d, i + 24)
+#define H3_R128                                                                                                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "      \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
+  "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, " \
+  "%67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, " \
+  "%89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "  \
+  "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
+  "%127"
+
+// d [64, 256] (+)= 32 bytes of the depth of a [64, .] and b [256, .], both in shared memory; add 0 = overwrite.
+template <typename T>
+__device__ inline void product_256(float (&d)[128], uint64_t a, uint64_t b, int add) {
+  if constexpr (sizeof(T) == 1) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" H3_R128
+        "}, %128, %129, p, 1, 1;\n}"
+        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
+        : "l"(a), "l"(b), "r"(add));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" H3_R128
+        "}, %128, %129, p, 1, 1, 0, 0;\n}"
+        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
+        : "l"(a), "l"(b), "r"(add));
+  }
+}
+#undef H3_R128
+#undef H3_D32
+#undef H3_D8
+
+__device__ inline void products_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+
+// Tile `index` of all: kBand tiles of outputs by all rows, then the next band.
+struct Place {
+  int row, out;  // tiles: pairs of rows
+  __device__ Place(const Job& job, int index) {
+    const int band = index / (job.row_tiles * kBand), left = index - band * job.row_tiles * kBand;
+    const int width = min(kBand, job.out_tiles - band * kBand);
+    row = left / width;
+    out = band * kBand + left % width;
+  }
+};
+
+__device__ inline void produce(const Maps& maps, const Job& job, Ring& ring, uint32_t stages, uint32_t rank) {
+  Cursor at;
+  const int tiles = job.row_tiles * job.out_tiles;
+  for (int tile = blockIdx.x / kCluster; tile < tiles; tile += gridDim.x / kCluster) {
+    const Place place(job, tile);
+    const int row = (place.row * kCluster + rank) * kRows, out = place.out * job.results + rank * job.second;
+    for (int k = 0; k < job.steps; ++k, at.next()) {
+      barrier_wait(ring.empty[at.stage], at.parity ^ 1);
+      uint64_t& full = ring.full[at.stage];
+      const uint32_t to = stages + at.stage * kStageBytes;
+      barrier_arrive_expecting(full, kStageBytes);
+      copy_rows(to, &maps.x, k * job.step, row, full);
+      copy_rows_to_all(to + kXBytes + rank * (kWBytes / kCluster), &maps.w, k * job.step, out, full);
+    }
+  }
+}
+
+__device__ inline uint32_t half_pair(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The four lanes of a quad hold two columns each of four blocks of eight; afterwards lane q holds block q.
+__device__ inline uint4 quad_blocks(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const int q = threadIdx.x & 3;
+  const auto exchange = [](uint32_t& low, uint32_t& high, bool upper, int distance) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? low : high, distance);
+    (upper ? low : high) = other;
+  };
+  exchange(a, b, (q & 1) != 0, 1);
+  exchange(c, d, (q & 1) != 0, 1);
+  exchange(a, c, (q & 2) != 0, 2);
+  exchange(b, d, (q & 2) != 0, 2);
+  return make_uint4(a, b, c, d);
+}
+
+// What a thread holds of a tile: d[4 i + 2 h + e] is row lane / 4 + 8 h of its warp's sixteen, column 8 i + 2 (lane %
+// 4) + e.
+struct Share {
+  int row[2];  // of the result
+  bool valid[2];
+  int column;  // 2 (lane % 4)
+  float x_scale[2];
+};
+
+template <typename T>
+__device__ inline void finish_sums(const Job& job, const Share& s, float (&d)[128], int first, int second) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int column = (i < 16 ? first + 8 * i : second + 8 * (i - 16)) + s.column;
+    const float2 bias = __ldg(reinterpret_cast<const float2*>(job.bias + column));
+    if constexpr (sizeof(T) == 1) {
+      const float2 scale = __ldg(reinterpret_cast<const float2*>(job.w_scale + column));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        d[4 * i + 2 * h] *= s.x_scale[h] * scale.x;
+        d[4 * i + 2 * h + 1] *= s.x_scale[h] * scale.y;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      d[4 * i + 2 * h] = round_to<__half>(d[4 * i + 2 * h] + bias.x);
+      d[4 * i + 2 * h + 1] = round_to<__half>(d[4 * i + 2 * h + 1] + bias.y);
+    }
+  }
+}
+
+// Blocks [0, kBlocks) of eight columns from `first` on.
+template <int kBlocks>
+__device__ inline void store_halves(const Job& job, const Share& s, const float (&d)[128], int first) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; i += 4) {
+      uint32_t v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[j] = half_pair(d[4 * (i + j) + 2 * h], d[4 * (i + j) + 2 * h + 1]);
+      const uint4 eight = quad_blocks(v[0], v[1], v[2], v[3]);
+      if (!s.valid[h]) continue;
+      *reinterpret_cast<uint4*>(job.y + s.row[h] * job.y_pitch + first + 8 * i + 4 * s.column) = eight;
+    }
+  }
+}
+
+__device__ inline float gated(float gate, float up) {
+  const float silu = round_to<__half>(__fdividef(gate, 1.0f + exp2_fast(-1.4426950408889634f * gate)));
+  const float v = up * silu;
+  return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;  // NaN stays
+}
+
+// Heads of 64 columns: the sum over a row lies in a quad, and the partner of a column three blocks on in the same
+// thread.
+__device__ inline void norm_heads(const Job& job, const Share& s, float (&d)[128]) {
+  constexpr int kHead = kFusedHead / 8, kTurn = kFusedPairs / 8;  // in blocks
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t table = s.valid[h] ? s.row[h] * job.table_pitch : 0;
+    float2 c[kTurn], t[kTurn];
+#pragma unroll
+    for (int i = 0; i < kTurn; ++i) {
+      c[i] = __ldg(reinterpret_cast<const float2*>(job.cos + table + 8 * i + s.column));
+      t[i] = __ldg(reinterpret_cast<const float2*>(job.sin + table + 8 * i + s.column));
+    }
+#pragma unroll
+    for (int head = 0; head < 32 / kHead; ++head) {
+      const auto at = [&](int i, int e) -> float& { return d[4 * (head * kHead + i) + 2 * h + e]; };
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kHead; ++i) sum = fmaf(at(i, 0), at(i, 0), fmaf(at(i, 1), at(i, 1), sum));
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float factor = rsqrtf(sum / static_cast<float>(kFusedHead) + job.eps);
+#pragma unroll
+      for (int i = 0; i < kHead; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) at(i, e) = round_to<__half>(at(i, e) * factor);
+      }
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float p = at(i, e), q = at(i + kTurn, e), cv = e == 0 ? c[i].x : c[i].y, sv = e == 0 ? t[i].x : t[i].y;
+          at(i, e) = p * cv - q * sv;
+          at(i + kTurn, e) = q * cv + p * sv;
+        }
+      }
+    }
+  }
+}
+
+__device__ inline void add_to_stream(const Job& job, const Share& s, const float (&d)[128], int first) {
+  constexpr int kAtOnce = 8;
+#pragma unroll
+  for (int i0 = 0; i0 < 32; i0 += kAtOnce) {
+    float2 x[2][kAtOnce];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* from = job.stream + s.row[h] * job.stream_pitch + first + s.column;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (s.valid[h]) x[h][i] = *reinterpret_cast<const float2*>(from + 8 * (i0 + i));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float2 scale = __ldg(reinterpret_cast<const float2*>(job.scale + first + s.column + 8 * (i0 + i)));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (!s.valid[h]) continue;
+        const float* v = d + 4 * (i0 + i) + 2 * h;
+        const float2 sum =
+            make_float2(__fadd_rn(x[h][i].x, __fmul_rn(scale.x, v[0])), __fadd_rn(x[h][i].y, __fmul_rn(scale.y, v[1])));
+        *reinterpret_cast<float2*>(job.stream + s.row[h] * job.stream_pitch + first + s.column + 8 * (i0 + i)) = sum;
+      }
+    }
+  }
+}
+
+template <typename T, FusedTail kTail>
+__device__ inline void finish(const Job& job, const Place& place, float (&d)[128], uint32_t rank) {
+  const int group = threadIdx.x / kWarpGroup, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  Share s;
+  s.column = lane % 4 * 2;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    s.row[h] = (place.row * kCluster + static_cast<int>(rank)) * kRows + group * 64 + warp * 16 + lane / 4 + 8 * h;
+    s.valid[h] = s.row[h] < job.rows;
+    if constexpr (sizeof(T) == 1) s.x_scale[h] = s.valid[h] ? __ldg(job.x_scale + s.row[h]) : 0;
+  }
+  const int first = place.out * job.results;
+  finish_sums<T>(job, s, d, first, first + job.second);
+  if constexpr (kTail == FusedTail::swiglu) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) d[i] = gated(d[i], d[i + 64]);
+    store_halves<16>(job, s, d, first);
+  } else if constexpr (kTail == FusedTail::scaled_add) {
+    add_to_stream(job, s, d, first);
+  } else {
+    if (kTail == FusedTail::head_norm && first < job.turned) norm_heads(job, s, d);
+    store_halves<32>(job, s, d, first);
+  }
+}
+
+template <typename T, FusedTail kTail>
+__device__ inline void consume(const Job& job, Ring& ring, uint32_t stages, uint32_t rank) {
+  const int group = threadIdx.x / kWarpGroup, lane = threadIdx.x % 32;
+  const auto release = [&](int stage) {
+    if (lane < kCluster) barrier_arrive_at(ring.empty[stage], lane);
+  };
+  Cursor at;
+  const int tiles = job.row_tiles * job.out_tiles;
+  for (int tile = blockIdx.x / kCluster; tile < tiles; tile += gridDim.x / kCluster) {
+    float d[128];
+    int before = 0;
+    for (int k = 0; k < job.steps; ++k, at.next()) {
+      barrier_wait(ring.full[at.stage], at.parity);
+      const uint32_t from = stages + at.stage * kStageBytes;
+      const uint64_t a = tile_descriptor(from + group * (kXBytes / kGroups), 16);
+      const uint64_t b = tile_descriptor(from + kXBytes, 16);
+      products_begin();
+#pragma unroll
+      for (int kk = 0; kk < kDepthBytes / 32; ++kk) product_256<T>(d, a + 2 * kk, b + 2 * kk, k | kk);
+      products_end();
+      products_wait_but_one();
+      if (k > 0) release(before);
+      before = at.stage;
+    }
+    products_wait();
+    release(before);
+    finish<T, kTail>(job, Place(job, tile), d, rank);
+  }
+}
+
+#endif
+
+template <typename T, FusedTail kTail>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+    fused_linear_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Job job) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ char raw[];
+  __shared__ Ring ring;
+  const uint32_t stages = (shared_address(raw) + 1023) / 1024 * 1024, rank = cluster_rank();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(ring.full[i], 1);
+      barrier_init(ring.empty[i], kCluster * kGroups * kWarpGroup / 32);
+    }
+    barrier_init_done();
+  }
+  cluster_meet();
+  if (threadIdx.x / kWarpGroup == kGroups) {
+    give_registers<kCopyRegisters>();
+    if (threadIdx.x % kWarpGroup == 0) produce(maps, job, ring, stages, rank);
+  } else {
+    take_registers<kComputeRegisters>();
+    consume<T, kTail>(job, ring, stages, rank);
+  }
+  __syncwarp();
+  cluster_meet();  // the other block still writes here and arrives at these barriers
+#endif
+}
+
+using EncodeTiled = decltype(&::cuTensorMapEncodeTiled);
+
+// The driver's encoder of tensor maps; null where the driver is too old.
+EncodeTiled encode_tiled() {
+  static const EncodeTiled encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(entry)
+                                                                         : nullptr;
+  }();
+  return encode;
+}
+
+// [rows, depth] as boxes of 128 rows by 128 bytes.
+CUtensorMap boxes_of(const void* base, DType type, int64_t rows, int64_t depth, int64_t pitch) {
+  const auto size = static_cast<cuuint64_t>(size_of(type));
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(pitch) * size};
+  const cuuint32_t box[] = {kDepthBytes / static_cast<cuuint32_t>(size), 128}, steps[] = {1, 1};
+  CUtensorMap map;
+  const CUresult status =
+      encode_tiled()(&map, type == DType::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
+                     const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) fail(Code::device, "a fused matmul: the driver refused a tensor map (%d)", status);
+  return map;
+}
+
+template <typename T, FusedTail kTail>
+void launch_fused(cudaStream_t stream, const Maps& maps, const Job& job, int clusters) {
+  const LaunchShape shape{dim3(static_cast<unsigned>(clusters * kCluster)), dim3(kThreads), kSharedBytes};
+  launch(stream, "fused_linear", fused_linear_kernel<T, kTail>, shape, maps, job);
+}
+
+template <typename T>
+void launch_tail(cudaStream_t stream, FusedTail tail, const Maps& maps, const Job& job, int clusters) {
+  switch (tail) {
+    case FusedTail::swiglu: return launch_fused<T, FusedTail::swiglu>(stream, maps, job, clusters);
+    case FusedTail::scaled_add: return launch_fused<T, FusedTail::scaled_add>(stream, maps, job, clusters);
+    case FusedTail::head_norm: return launch_fused<T, FusedTail::head_norm>(stream, maps, job, clusters);
+    case FusedTail::plain: return launch_fused<T, FusedTail::plain>(stream, maps, job, clusters);
+  }
+}
+
+struct Card {
+  bool fits = false;
+  int processors = 0;
+};
+
+const Card& card() {
+  static const Card found = [] {
+    Card out;
+#ifdef H3_CUDA_SM90A
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "fused matmuls");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "fused matmuls");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "fused matmuls");
+    check(cudaDeviceGetAttribute(&out.processors, cudaDevAttrMultiProcessorCount, device), "fused matmuls");
+    out.fits = major == 9 && minor == 0 && encode_tiled() != nullptr;
+#endif
+    return out;
+  }();
+  return found;
+}
+
+}  // namespace
+
+bool fused_linear_takes(const FusedLinear& j) {
+  const int64_t size = size_of(j.operand), step = kDepthBytes / size;
+  const auto aligned = [](const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
+  if (j.operand != DType::f16 && j.operand != DType::u8) return false;
+  if (j.rows < 1 || j.rows > INT32_MAX / 2 || j.depth % step != 0 || j.x_pitch * size % 16 != 0) return false;
+  if (!aligned(j.x, 16) || !aligned(j.w, 16) || j.bias == nullptr || !aligned(j.bias, 8)) return false;
+  const int64_t results = j.tail == FusedTail::swiglu ? kOuts / 2 : kOuts;
+  const int64_t features = j.tail == FusedTail::swiglu ? j.outs / 2 : j.outs;
+  if (features % results != 0 || j.outs > INT32_MAX / 2) return false;
+  if (j.tail == FusedTail::scaled_add) {
+    if (!aligned(j.stream, 8) || j.stream_pitch % 2 != 0 || !aligned(j.scale, 8)) return false;
+  } else if (!aligned(j.y, 16) || j.y_pitch % 8 != 0) {
+    return false;
+  }
+  if (j.tail == FusedTail::head_norm) {
+    if (j.turned % kOuts != 0 || !aligned(j.cos, 8) || !aligned(j.sin, 8) || j.table_pitch % 2 != 0) return false;
+  }
+  return card().fits;
+}
+
+void fused_linear(cudaStream_t stream, const FusedLinear& j) {
+  const bool swiglu = j.tail == FusedTail::swiglu;
+  Job job{};
+  job.rows = static_cast<int>(j.rows);
+  job.step = static_cast<int>(kDepthBytes / size_of(j.operand));
+  job.steps = static_cast<int>(j.depth / job.step);
+  job.results = swiglu ? kOuts / 2 : kOuts;
+  job.second = static_cast<int>(swiglu ? j.outs / 2 : kOuts / 2);
+  job.row_tiles = static_cast<int>(ceil_div(j.rows, kCluster * kRows));
+  job.out_tiles = static_cast<int>((swiglu ? j.outs / 2 : j.outs) / job.results);
+  job.bias = j.bias, job.x_scale = j.x_scale, job.w_scale = j.w_scale;
+  job.y = static_cast<__half*>(j.y), job.y_pitch = j.y_pitch;
+  job.stream = j.stream, job.stream_pitch = j.stream_pitch, job.scale = j.scale;
+  job.cos = j.cos, job.sin = j.sin, job.table_pitch = j.table_pitch;
+  job.turned = static_cast<int>(j.turned), job.eps = j.eps;
+  const Maps maps{.x = boxes_of(j.x, j.operand, j.rows, j.depth, j.x_pitch),
+                  .w = boxes_of(j.w, j.operand, j.outs, j.depth, j.depth)};
+  const int clusters = std::min(card().processors / kCluster, job.row_tiles * job.out_tiles);
+  if (j.operand == DType::u8) return launch_tail<uint8_t>(stream, j.tail, maps, job, clusters);
+  launch_tail<__half>(stream, j.tail, maps, job, clusters);
+}
+
+}  // namespace h3::cuda
