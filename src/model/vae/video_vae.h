@@ -24,7 +24,7 @@ struct VideoVaeOptions {
   Compute encoder_compute = Compute::f32;  // of the encoder's convolutions; activations stay f32
   bool decoder = true, encoder = true;     // load this half if the file has it
   VideoTiling tiling;
-  // Tiles per forward at most; 0 = one on the host, four on an accelerator. Never changes the result.
+  // Tiles per forward at most; 0 = one on the host, sixteen on an accelerator. Never changes the result.
   int tile_batch = 0;
   // Sees intermediate results of every tile. Decoder: "post_quant_conv", "proj_in", "block0_in", "b0.norm1", "b0.attn",
   // "b0.ff", "block.i", "norm_out", "proj_out" (rows of all tiles of a batch). Encoder: "conv_in", "down.l",

@@ -45,6 +45,11 @@ struct Ring {
   uint64_t full[kStages], empty[kStages];
 };
 
+// What the columns of a tile are finished with; a group fills one set while it multiplies, the other may still be read.
+struct Columns {
+  float bias[kOuts], w_scale[kOuts], scale[kOuts];
+};
+
 struct Cursor {
   int stage = 0;
   uint32_t parity = 0;
@@ -177,54 +182,54 @@ struct Share {
   float x_scale[2];
 };
 
+// x w^T + bias of the tile, rounded: v[2 i + h] holds the two columns of block i in row h.
 template <typename T>
-__device__ inline void finish_sums(const Job& job, const Share& s, float (&d)[128], int first, int second) {
+__device__ inline void finish_sums(const Share& s, const Columns& columns, const float (&d)[128], uint32_t (&v)[64]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) {
-    const int column = (i < 16 ? first + 8 * i : second + 8 * (i - 16)) + s.column;
-    const float2 bias = __ldg(reinterpret_cast<const float2*>(job.bias + column));
-    if constexpr (sizeof(T) == 1) {
-      const float2 scale = __ldg(reinterpret_cast<const float2*>(job.w_scale + column));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        d[4 * i + 2 * h] *= s.x_scale[h] * scale.x;
-        d[4 * i + 2 * h + 1] *= s.x_scale[h] * scale.y;
-      }
-    }
+    const float2 bias = *reinterpret_cast<const float2*>(columns.bias + 8 * i + s.column);
+    float2 scale;
+    if constexpr (sizeof(T) == 1) scale = *reinterpret_cast<const float2*>(columns.w_scale + 8 * i + s.column);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      d[4 * i + 2 * h] = round_to<__half>(d[4 * i + 2 * h] + bias.x);
-      d[4 * i + 2 * h + 1] = round_to<__half>(d[4 * i + 2 * h + 1] + bias.y);
+      const float a = d[4 * i + 2 * h], b = d[4 * i + 2 * h + 1];
+      if constexpr (sizeof(T) == 1) {
+        v[2 * i + h] = half_pair(fmaf(a, s.x_scale[h] * scale.x, bias.x), fmaf(b, s.x_scale[h] * scale.y, bias.y));
+      } else {
+        v[2 * i + h] = half_pair(a + bias.x, b + bias.y);
+      }
     }
   }
 }
 
 // Blocks [0, kBlocks) of eight columns from `first` on.
 template <int kBlocks>
-__device__ inline void store_halves(const Job& job, const Share& s, const float (&d)[128], int first) {
+__device__ inline void store_halves(const Job& job, const Share& s, const uint32_t (&v)[64], int first) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
+    __half* const to = job.y + s.row[h] * job.y_pitch + first + 4 * s.column;
 #pragma unroll
     for (int i = 0; i < kBlocks; i += 4) {
-      uint32_t v[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] = half_pair(d[4 * (i + j) + 2 * h], d[4 * (i + j) + 2 * h + 1]);
-      const uint4 eight = quad_blocks(v[0], v[1], v[2], v[3]);
-      if (!s.valid[h]) continue;
-      *reinterpret_cast<uint4*>(job.y + s.row[h] * job.y_pitch + first + 8 * i + 4 * s.column) = eight;
+      const uint4 eight = quad_blocks(v[2 * i + h], v[2 * i + 2 + h], v[2 * i + 4 + h], v[2 * i + 6 + h]);
+      if (s.valid[h]) *reinterpret_cast<uint4*>(to + 8 * i) = eight;
     }
   }
 }
 
-__device__ inline float gated(float gate, float up) {
-  const float silu = round_to<__half>(__fdividef(gate, 1.0f + exp2_fast(-1.4426950408889634f * gate)));
-  const float v = up * silu;
-  return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;  // NaN stays
+__device__ inline float silu(float v) { return __fdividef(v, 1.0f + exp2_fast(-1.4426950408889634f * v)); }
+
+// round(up * round(silu(gate))), saturating; the product of two f16 is exact in f32, so one rounding is all.
+__device__ inline uint32_t gated(uint32_t gate, uint32_t up) {
+  const float2 g = __half22float2(*reinterpret_cast<const __half2*>(&gate));
+  const __half2 s = __floats2half2_rn(silu(g.x), silu(g.y)), most = __float2half2_rn(65504.0f);
+  const __half2 v = __hmul2(*reinterpret_cast<const __half2*>(&up), s);
+  const __half2 kept = __hmax2_nan(__hmin2_nan(v, most), __hneg2(most));
+  return *reinterpret_cast<const uint32_t*>(&kept);
 }
 
 // Heads of 64 columns: the sum over a row lies in a quad, and the partner of a column three blocks on in the same
 // thread.
-__device__ inline void norm_heads(const Job& job, const Share& s, float (&d)[128]) {
+__device__ inline void norm_heads(const Job& job, const Share& s, uint32_t (&v)[64]) {
   constexpr int kHead = kFusedHead / 8, kTurn = kFusedPairs / 8;  // in blocks
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -237,93 +242,133 @@ __device__ inline void norm_heads(const Job& job, const Share& s, float (&d)[128
     }
 #pragma unroll
     for (int head = 0; head < 32 / kHead; ++head) {
-      const auto at = [&](int i, int e) -> float& { return d[4 * (head * kHead + i) + 2 * h + e]; };
+      float2 x[kHead];
       float sum = 0;
 #pragma unroll
-      for (int i = 0; i < kHead; ++i) sum = fmaf(at(i, 0), at(i, 0), fmaf(at(i, 1), at(i, 1), sum));
+      for (int i = 0; i < kHead; ++i) {
+        x[i] = __half22float2(*reinterpret_cast<const __half2*>(&v[2 * (head * kHead + i) + h]));
+        sum = fmaf(x[i].x, x[i].x, fmaf(x[i].y, x[i].y, sum));
+      }
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       const float factor = rsqrtf(sum / static_cast<float>(kFusedHead) + job.eps);
 #pragma unroll
-      for (int i = 0; i < kHead; ++i) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) at(i, e) = round_to<__half>(at(i, e) * factor);
-      }
+      for (int i = 0; i < kHead; ++i) x[i] = __half22float2(__floats2half2_rn(x[i].x * factor, x[i].y * factor));
 #pragma unroll
       for (int i = 0; i < kTurn; ++i) {
+        const float2 p = x[i], q = x[i + kTurn];
+        x[i] = make_float2(p.x * c[i].x - q.x * t[i].x, p.y * c[i].y - q.y * t[i].y);
+        x[i + kTurn] = make_float2(q.x * c[i].x + p.x * t[i].x, q.y * c[i].y + p.y * t[i].y);
+      }
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float p = at(i, e), q = at(i + kTurn, e), cv = e == 0 ? c[i].x : c[i].y, sv = e == 0 ? t[i].x : t[i].y;
-          at(i, e) = p * cv - q * sv;
-          at(i + kTurn, e) = q * cv + p * sv;
-        }
+      for (int i = 0; i < kHead; ++i) v[2 * (head * kHead + i) + h] = half_pair(x[i].x, x[i].y);
+    }
+  }
+}
+
+__device__ inline void add_to_stream(const Job& job, const Share& s, const Columns& columns, const uint32_t (&v)[64],
+                                     int first) {
+  constexpr int kAtOnce = 16;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (!s.valid[h]) continue;
+    float* const stream = job.stream + s.row[h] * job.stream_pitch + first + s.column;
+#pragma unroll
+    for (int i0 = 0; i0 < 32; i0 += kAtOnce) {
+      float2 x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) x[i] = *reinterpret_cast<const float2*>(stream + 8 * (i0 + i));
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float2 scale = *reinterpret_cast<const float2*>(columns.scale + 8 * (i0 + i) + s.column);
+        const float2 y = __half22float2(*reinterpret_cast<const __half2*>(&v[2 * (i0 + i) + h]));
+        x[i].x = __fadd_rn(x[i].x, __fmul_rn(scale.x, y.x));
+        x[i].y = __fadd_rn(x[i].y, __fmul_rn(scale.y, y.y));
+        *reinterpret_cast<float2*>(stream + 8 * (i0 + i)) = x[i];
       }
     }
   }
 }
 
-__device__ inline void add_to_stream(const Job& job, const Share& s, const float (&d)[128], int first) {
-  constexpr int kAtOnce = 8;
-#pragma unroll
-  for (int i0 = 0; i0 < 32; i0 += kAtOnce) {
-    float2 x[2][kAtOnce];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float* from = job.stream + s.row[h] * job.stream_pitch + first + s.column;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (s.valid[h]) x[h][i] = *reinterpret_cast<const float2*>(from + 8 * (i0 + i));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float2 scale = __ldg(reinterpret_cast<const float2*>(job.scale + first + s.column + 8 * (i0 + i)));
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (!s.valid[h]) continue;
-        const float* v = d + 4 * (i0 + i) + 2 * h;
-        const float2 sum =
-            make_float2(__fadd_rn(x[h][i].x, __fmul_rn(scale.x, v[0])), __fadd_rn(x[h][i].y, __fmul_rn(scale.y, v[1])));
-        *reinterpret_cast<float2*>(job.stream + s.row[h] * job.stream_pitch + first + s.column + 8 * (i0 + i)) = sum;
-      }
-    }
-  }
+__device__ inline int first_row(const Place& place, uint32_t rank) {
+  const int group = threadIdx.x / kWarpGroup;
+  return (place.row * kCluster + static_cast<int>(rank)) * kRows + group * 64;
 }
 
 template <typename T, FusedTail kTail>
-__device__ inline void finish(const Job& job, const Place& place, float (&d)[128], uint32_t rank) {
-  const int group = threadIdx.x / kWarpGroup, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+__device__ inline void finish(const Job& job, const Place& place, const Columns& columns, const float (&d)[128],
+                              uint32_t rank) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, first = place.out * job.results;
   Share s;
   s.column = lane % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    s.row[h] = (place.row * kCluster + static_cast<int>(rank)) * kRows + group * 64 + warp * 16 + lane / 4 + 8 * h;
+    s.row[h] = first_row(place, rank) + warp * 16 + lane / 4 + 8 * h;
     s.valid[h] = s.row[h] < job.rows;
     if constexpr (sizeof(T) == 1) s.x_scale[h] = s.valid[h] ? __ldg(job.x_scale + s.row[h]) : 0;
   }
-  const int first = place.out * job.results;
-  finish_sums<T>(job, s, d, first, first + job.second);
+  uint32_t v[64];
+  finish_sums<T>(s, columns, d, v);
   if constexpr (kTail == FusedTail::swiglu) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) d[i] = gated(d[i], d[i + 64]);
-    store_halves<16>(job, s, d, first);
+    for (int i = 0; i < 32; ++i) v[i] = gated(v[i], v[i + 32]);
+    store_halves<16>(job, s, v, first);
   } else if constexpr (kTail == FusedTail::scaled_add) {
-    add_to_stream(job, s, d, first);
+    add_to_stream(job, s, columns, v, first);
   } else {
-    if (kTail == FusedTail::head_norm && first < job.turned) norm_heads(job, s, d);
-    store_halves<32>(job, s, d, first);
+    if (kTail == FusedTail::head_norm && first < job.turned) norm_heads(job, s, v);
+    store_halves<32>(job, s, v, first);
   }
 }
 
+// Two columns' numbers of a thread of a group, on their way to shared memory.
 template <typename T, FusedTail kTail>
-__device__ inline void consume(const Job& job, Ring& ring, uint32_t stages, uint32_t rank) {
+struct ColumnPair {
+  float2 bias, w_scale, scale;
+  __device__ void load(const Job& job, const Place& place) {
+    const int at = threadIdx.x % kWarpGroup * 2, first = place.out * job.results;
+    const int column = at < kOuts / 2 ? first + at : first + job.second + at - kOuts / 2;
+    bias = __ldg(reinterpret_cast<const float2*>(job.bias + column));
+    if constexpr (sizeof(T) == 1) w_scale = __ldg(reinterpret_cast<const float2*>(job.w_scale + column));
+    if constexpr (kTail == FusedTail::scaled_add) scale = __ldg(reinterpret_cast<const float2*>(job.scale + column));
+  }
+  __device__ void store(Columns& columns) const {
+    const int at = threadIdx.x % kWarpGroup * 2;
+    *reinterpret_cast<float2*>(columns.bias + at) = bias;
+    if constexpr (sizeof(T) == 1) *reinterpret_cast<float2*>(columns.w_scale + at) = w_scale;
+    if constexpr (kTail == FusedTail::scaled_add) *reinterpret_cast<float2*>(columns.scale + at) = scale;
+  }
+};
+
+// The group's part of the stream into the L2 cache, while it multiplies.
+__device__ inline void expect_stream(const Job& job, const Place& place, uint32_t rank) {
+  constexpr int kLine = 32, kLines = kOuts / kLine;  // floats, and lines of a row
+  for (int i = threadIdx.x % kWarpGroup; i < 64 * kLines; i += kWarpGroup) {
+    const int row = first_row(place, rank) + i / kLines;
+    if (row >= job.rows) continue;
+    const float* at = job.stream + row * job.stream_pitch + place.out * job.results + i % kLines * kLine;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+  }
+}
+
+__device__ inline void group_meet(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kWarpGroup) : "memory");
+}
+
+template <typename T, FusedTail kTail>
+__device__ inline void consume(const Job& job, Ring& ring, Columns (&columns)[2], uint32_t stages, uint32_t rank) {
   const int group = threadIdx.x / kWarpGroup, lane = threadIdx.x % 32;
   const auto release = [&](int stage) {
     if (lane < kCluster) barrier_arrive_at(ring.empty[stage], lane);
   };
   Cursor at;
   const int tiles = job.row_tiles * job.out_tiles;
-  for (int tile = blockIdx.x / kCluster; tile < tiles; tile += gridDim.x / kCluster) {
+  int turn = 0;
+  for (int tile = blockIdx.x / kCluster; tile < tiles; tile += gridDim.x / kCluster, turn ^= 1) {
+    const Place place(job, tile);
+    ColumnPair<T, kTail> pair;
+    pair.load(job, place);
+    if constexpr (kTail == FusedTail::scaled_add) expect_stream(job, place, rank);
     float d[128];
     int before = 0;
     for (int k = 0; k < job.steps; ++k, at.next()) {
@@ -335,13 +380,15 @@ __device__ inline void consume(const Job& job, Ring& ring, uint32_t stages, uint
 #pragma unroll
       for (int kk = 0; kk < kDepthBytes / 32; ++kk) product_256<T>(d, a + 2 * kk, b + 2 * kk, k | kk);
       products_end();
+      if (k == 0) pair.store(columns[turn]);
       products_wait_but_one();
       if (k > 0) release(before);
       before = at.stage;
     }
     products_wait();
     release(before);
-    finish<T, kTail>(job, Place(job, tile), d, rank);
+    group_meet(group);  // the columns are there
+    finish<T, kTail>(job, place, columns[turn], d, rank);
   }
 }
 
@@ -353,6 +400,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char raw[];
   __shared__ Ring ring;
+  __shared__ __align__(16) Columns columns[kGroups][2];
   const uint32_t stages = (shared_address(raw) + 1023) / 1024 * 1024, rank = cluster_rank();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -367,7 +415,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     if (threadIdx.x % kWarpGroup == 0) produce(maps, job, ring, stages, rank);
   } else {
     take_registers<kComputeRegisters>();
-    consume<T, kTail>(job, ring, stages, rank);
+    consume<T, kTail>(job, ring, columns[threadIdx.x / kWarpGroup], stages, rank);
   }
   __syncwarp();
   cluster_meet();  // the other block still writes here and arrives at these barriers
