@@ -1,190 +1,15 @@
 #include "ops/shadow.h"
 
 #include <cmath>
-#include <cstring>
-#include <list>
 #include <utility>
 
 #include "base/error.h"
 #include "ops/contract.h"
-#include "ops/mirror.h"
+#include "ops/shadow_ops.h"
 #include "ops/shadow_views.h"
 #include "tensor/rows.h"
 
 namespace h3 {
-namespace {
-
-struct ShadowLinear final : Linear {
-  std::unique_ptr<Linear> fast, oracle, magnitude;
-  std::vector<double> l1, l2;  // norms of the weight's rows, where the kernel quantises activations
-};
-
-struct ShadowConv final : Conv {
-  std::unique_ptr<Conv> fast, oracle, magnitude;
-  int64_t depth = 0;
-};
-
-std::string index_text(const View& view, int64_t index) {
-  std::string text;
-  for (int i = view.rank - 1; i >= 0; --i) {
-    text = std::to_string(index % view.dim[i]) + (text.empty() ? "" : ", ") + text;
-    index /= view.dim[i];
-  }
-  return "[" + text + "]";
-}
-
-class ShadowOps final : public Ops {
- public:
-  ShadowOps(std::unique_ptr<Ops> fast, std::unique_ptr<Ops> oracle)
-      : fast_(std::move(fast)), oracle_(std::move(oracle)), name_(std::string("shadow(") + fast_->name() + ")") {
-    H3_ASSERT(oracle_->device().is_host());
-  }
-  const char* name() const override { return name_.c_str(); }
-  Device& device() override { return fast_->device(); }
-  Context& context() override { return fast_->context(); }
-  void sync() override { fast_->sync(); }
-  void reserve(int64_t rows, int64_t heads_by_dim) override {
-    fast_->reserve(rows, heads_by_dim);
-    oracle_->reserve(rows, heads_by_dim);
-  }
-
-  std::unique_ptr<Linear> make_linear(LinearSpec spec) override;
-  std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
-
-  void copy(const View& src, const View& dst) override;
-  void fill(const View& dst, float value) override;
-  void gather_rows(const View& src, const View& ids, const View& dst) override;
-  void scatter_rows(const View& src, const View& ids, const View& dst) override;
-  void scatter_add_rows(const View& src, const View& ids, const View& dst) override;
-  void linear(const Linear& weight, const View& x, const View& y) override;
-  void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
-  void linear_scaled(const Linear& weight, float scale, const View& x, const View& y) override;
-  void linear_onto(const Linear& weight, const View& x, const View& y) override;
-  void product(const Linear& weight, const View& x, const View& y, bool onto);
-  // The rows are compared too, so they are not the reader's alone.
-  void feeds(const Linear& reader, bool) override {
-    fast_->feeds(*static_cast<const ShadowLinear&>(reader).fast, false);
-  }
-  void linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) override;
-  void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) override;
-  void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
-                             const Rope& rope, const View& y) override;
-  void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
-  void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
-  void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
-  void gated_add(const View& x, const View& y, const Gate& gate) override;
-  void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
-                 const View& h) override;
-  void head_norm_rope(const View& x, const HeadNorm& norm, const Rope& rope) override;
-  void swiglu(const View& gate, const View& value, const View& out) override;
-  void silu(const View& x, const View& y) override;
-  void gelu(const View& x, Gelu kind, const View& y) override;
-  void add(const View& x, const View& y, const View& out) override;
-  void subtract(const View& x, const View& y, const View& out) override;
-  void multiply(const View& x, const View& y, const View& out) override;
-  void scaled_add(const View& x, const View& y, const View& scale) override;
-  void lincomb(const View& c, const View& a, const View& b, const View& out) override;
-  void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
-  void attention(const AttentionArgs& args) override;
-  std::string refuses_eight_bit(int64_t head_dim) const override { return fast_->refuses_eight_bit(head_dim); }
-  int64_t eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const override {
-    return fast_->eight_bit_bytes(rows, heads, head_dim);
-  }
-  void sparse_attention(const SparseAttentionArgs& args) override;
-  void conv(const Conv& conv, const View& x, const View& y) override;
-  void group_norm_silu(const View& x, int groups, const View& w, const View& b, float eps, const View& y) override;
-  void snake(const View& x, const View& a, const View& inv, const View& y) override;
-  void aa_snake(const View& x, const View& a, const View& inv, const View& up, const View& down,
-                const View& y) override;
-  void blend_tile(const TileBlend& args) override;
-  void to_unit_range(const View& x, const View& std, const View& mean, const View& y) override;
-  void l1_pair(const View& a, const View& b, const View& out) override;
-  void check_finite(const View& x, const View& flags) override;
-
- private:
-  class Call;
-  contract::Slack oracle_linear(const ShadowLinear& w, const View& x, const View& y);
-
-  std::unique_ptr<Ops> fast_, oracle_;
-  std::string name_;
-  int64_t calls_ = 0;
-  std::string last_label_;  // of the last linear or convolution, to place a call without a label
-};
-
-// One call: copies of its arguments, then the run on both, then the checks.
-class ShadowOps::Call {
- public:
-  Call(ShadowOps& ops, const char* op, const Linear* linear = nullptr, const Conv* conv = nullptr)
-      : ops_(ops), op_(op), linear_(linear), conv_(conv) {
-    ++ops.calls_;
-    ops.fast_->sync();
-  }
-  const View& in(const View& view) { return mirrors_.emplace_back(ops_.oracle_->device(), view).view; }
-  const View& out(const View& view) {
-    Mirror& mirror = mirrors_.emplace_back(ops_.oracle_->device(), view);
-    outputs_.push_back(&mirror);
-    return mirror.view;
-  }
-  template <typename Fast, typename Oracle>
-  void run(Fast fast, Oracle oracle) {
-    fast();
-    ops_.fast_->sync();
-    for (const Mirror* output : outputs_) results_.emplace_back(ops_.oracle_->device(), output->original);
-    check_gaps();
-    oracle();
-    ops_.oracle_->sync();
-  }
-  void check(int output, const contract::Slack& slack) {
-    const View& want = outputs_[output]->view;
-    if (want.elements() == 0) return;
-    const std::optional<contract::Divergence> d =
-        contract::find_divergence(std::next(results_.begin(), output)->view, want, slack);
-    if (!d) return;
-    fail(Code::numeric,
-         "%s: output %d, element %s of %s %s is %.9g, %s has %.9g (allowed difference %.3g); %lld of %lld elements "
-         "differ",
-         place().c_str(), output, index_text(want, d->index).c_str(), want.shape().c_str(), name_of(want.type), d->got,
-         ops_.oracle_->name(), d->want, d->allowed, static_cast<long long>(d->bad),
-         static_cast<long long>(want.elements()));
-  }
-
- private:
-  std::string place() const {
-    std::string text = strf("shadow: call %lld, %s", static_cast<long long>(ops_.calls_), op_);
-    if (linear_ != nullptr) text += strf(" '%s' (%s)", linear_->label.c_str(), linear_->kernel.c_str());
-    if (conv_ != nullptr) text += strf(" '%s' (%s)", conv_->label.c_str(), conv_->kernel.c_str());
-    if (linear_ == nullptr && conv_ == nullptr && !ops_.last_label_.empty())
-      text += " after '" + ops_.last_label_ + "'";
-    return text + strf(" on %s", ops_.fast_->name());
-  }
-  // Nothing but the elements of an output may have changed within its span.
-  void check_gaps() {
-    if (outputs_.size() == 2 && overlap(span_of(outputs_[0]->original), span_of(outputs_[1]->original))) return;
-    auto result = results_.begin();
-    for (const Mirror* output : outputs_) {
-      const Mirror& after = *result++;
-      if (output->original.contiguous() || output->original.elements() == 0) continue;
-      Mirror expected(ops_.oracle_->device(), output->original);
-      std::memcpy(expected.bytes.view.data, output->bytes.view.data, static_cast<size_t>(output->bytes.view.bytes()));
-      copy_elements(after.view, expected.view);
-      const int64_t n = after.bytes.view.bytes();
-      for (int64_t i = 0; i < n; ++i) {
-        if (expected.bytes.view.data[i] == after.bytes.view.data[i]) continue;
-        fail(Code::numeric,
-             "%s: byte %lld behind the start of a strided output %s %s was changed; it is not part of it",
-             place().c_str(), static_cast<long long>(i), after.view.shape().c_str(), name_of(after.view.type));
-      }
-    }
-  }
-
-  ShadowOps& ops_;
-  const char* op_;
-  const Linear* linear_;
-  const Conv* conv_;
-  std::list<Mirror> mirrors_;     // addresses stay
-  std::vector<Mirror*> outputs_;  // as they were before the call; the oracle then writes them
-  std::list<Mirror> results_;     // what fast made of them
-};
 
 // ---- prepare time ---------------------------------------------------------------------------------------------------
 
@@ -270,101 +95,6 @@ void ShadowOps::scatter_add_rows(const View& src, const View& ids, const View& d
 }
 
 // ---- dense, attention, convolutions ---------------------------------------------------------------------------------
-
-void ShadowOps::linear(const Linear& weight, const View& x, const View& y) { product(weight, x, y, false); }
-
-void ShadowOps::linear_onto(const Linear& weight, const View& x, const View& y) { product(weight, x, y, true); }
-
-void ShadowOps::product(const Linear& weight, const View& x, const View& y, bool onto) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, onto ? "linear_onto" : "linear", &w);
-  const View &given = call.in(x), &ry = call.out(y);
-  contract::Slack slack;
-  Tensor alone;
-  call.run([&] { onto ? fast_->linear_onto(*w.fast, x, y) : fast_->linear(*w.fast, x, y); },
-           [&] {
-             if (!onto) return void(slack = oracle_linear(w, given, ry));
-             alone = f64_like(oracle_->device(), ry);
-             slack = oracle_linear(w, given, alone);
-             const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
-             oracle_->linear_onto(*w.oracle, w.float8_activations ? rounded.view : given, ry);
-           });
-  if (y.elements() == 0) return;
-  if (onto) contract::add_rounded_product(ry, alone, y.type, slack);
-  call.check(0, slack);
-}
-
-// y = x W^T + bias by the oracle, of the operands that are multiplied, and how far the kernel may be from it.
-contract::Slack ShadowOps::oracle_linear(const ShadowLinear& w, const View& x, const View& y) {
-  const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), x) : Tensor();
-  const View& rx = w.float8_activations ? rounded.view : x;
-  oracle_->linear(*w.oracle, rx, y);
-  if (y.elements() == 0) return {};
-  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), y);
-  oracle_->linear(*w.magnitude, size, magnitude);
-  // Integers are summed exactly; only the scales and the bias round.
-  contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
-  if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
-  if (w.float8_activations) contract::add_float8_sums(magnitude.view, slack);
-  if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
-  return slack;
-}
-
-// The fused ones: the oracle composes, and what its linear may be off passes through what follows.
-void ShadowOps::linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  const int64_t half = wide.dim[1] / 2;
-  Call call(*this, "linear_swiglu", &w);
-  const View &rx = call.in(x), &ro = call.out(out);
-  call.out(wide);  // so that its gaps are checked
-  const Tensor sums(oracle_->device(), wide.type, {wide.dim[0], wide.dim[1]}, "shadow result");
-  const View gate = sums.view.slice(1, 0, half), up = sums.view.slice(1, half, half);
-  contract::Slack slack;
-  call.run([&] { fast_->linear_swiglu(*w.fast, x, wide, out); },
-           [&] {
-             slack = oracle_linear(w, rx, sums);
-             oracle_->swiglu(gate, up, ro);
-           });
-  if (out.elements() > 0) call.check(0, contract::linear_swiglu(gate, up, ro, slack));
-}
-
-void ShadowOps::linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale,
-                                  const View& x) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, "linear_scaled_add", &w);
-  const View &rh = call.in(h), &rs = call.in(scale), &rx = call.out(x);
-  const Tensor sums(oracle_->device(), y.type, {y.dim[0], y.dim[1]}, "shadow result");
-  contract::Slack slack;
-  call.run([&] { fast_->linear_scaled_add(*w.fast, h, y, scale, x); },
-           [&] {
-             slack = oracle_linear(w, rh, sums);
-             oracle_->scaled_add(rx, sums, rs);
-           });
-  if (x.elements() > 0) call.check(0, contract::linear_scaled_add(sums, rs, x.type, slack));
-}
-
-void ShadowOps::linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d,
-                                      const HeadNorm& norm, const Rope& rope, const View& y) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, "linear_head_norm_rope", &w);
-  const View &rx = call.in(x), &ry = call.out(y);
-  HeadNorm rn = norm;
-  rn.w = call.in(norm.w);
-  const Rope rr{call.in(rope.cos), call.in(rope.sin), rope.rounding};
-  const Tensor sums(oracle_->device(), y.type, {y.dim[0], y.dim[1]}, "shadow result");
-  contract::Slack slack;
-  call.run([&] { fast_->linear_head_norm_rope(*w.fast, x, heads, d, norm, rope, y); },
-           [&] {
-             slack = oracle_linear(w, rx, sums);
-             oracle_->copy(sums, ry);
-             oracle_->head_norm_rope(ry.slice(1, 0, heads * d).split(1, d), rn, rr);
-           });
-  if (y.elements() > 0) call.check(0, contract::linear_head_norm_rope(sums, heads, d, rn, rr, slack));
-}
 
 void ShadowOps::attention(const AttentionArgs& args) {
   Call call(*this, "attention");
@@ -494,31 +224,6 @@ void ShadowOps::silu(const View& x, const View& y) {
   call.check(0, contract::silu(ry));
 }
 
-void ShadowOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, "linear_add", &w);
-  const View &rx = call.in(x), &ry = call.out(y);
-  call.run([&] { fast_->linear_add(*w.fast, scale, x, y); }, [&] { oracle_->linear_add(*w.oracle, scale, rx, ry); });
-  if (y.elements() == 0) return;
-  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
-  oracle_->linear(*w.magnitude, size, magnitude);
-  call.check(0, contract::linear_add(ry, magnitude, scale, w.in));
-}
-
-void ShadowOps::linear_scaled(const Linear& weight, float scale, const View& x, const View& y) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, "linear_scaled", &w);
-  const View &rx = call.in(x), &ry = call.out(y);
-  call.run([&] { fast_->linear_scaled(*w.fast, scale, x, y); },
-           [&] { oracle_->linear_scaled(*w.oracle, scale, rx, ry); });
-  if (y.elements() == 0) return;
-  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
-  oracle_->linear(*w.magnitude, size, magnitude);
-  call.check(0, contract::linear_add(ry, magnitude, scale, w.in));
-}
-
 void ShadowOps::gelu(const View& x, Gelu kind, const View& y) {
   Call call(*this, "gelu");
   const View &rx = call.in(x), &ry = call.out(y);
@@ -619,8 +324,6 @@ void ShadowOps::check_finite(const View& x, const View& flags) {
   call.run([&] { fast_->check_finite(x, flags); }, [&] { oracle_->check_finite(rx, f); });
   call.check(0, {});
 }
-
-}  // namespace
 
 std::unique_ptr<Ops> make_shadow(std::unique_ptr<Ops> fast, std::unique_ptr<Ops> oracle) {
   return std::make_unique<ShadowOps>(std::move(fast), std::move(oracle));

@@ -104,4 +104,10 @@ ModelFacts model_facts(const ModelFiles& files) {
   return facts;
 }
 
+ModelFacts text_facts(ModelFacts facts) {
+  facts.dit = facts.dit_ref = true;
+  facts.video_encoder = facts.video_decoder = facts.audio_decoder = facts.audio_encoder = true;
+  return facts;
+}
+
 }  // namespace h3

@@ -592,12 +592,6 @@ void Resolver::explicit_request() {
 
 }  // namespace
 
-ModelFacts text_facts(ModelFacts facts) {
-  facts.dit = facts.dit_ref = true;
-  facts.video_encoder = facts.video_decoder = facts.audio_decoder = facts.audio_encoder = true;
-  return facts;
-}
-
 Resolved resolve(const Request& request, const ModelFacts& facts) { return Resolver(request, facts).run(); }
 
 }  // namespace h3
