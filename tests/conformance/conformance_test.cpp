@@ -368,6 +368,7 @@ TEST(CaseTable, CoversEveryOperation) {
     const size_t name = at + method.size();
     declared.insert(text.substr(name, text.find('(', name) - name));
   }
+  declared.erase("feeds");  // a hint: cases of linear give it
   const std::vector<std::string> ops = operations();
   EXPECT_EQ(std::set<std::string>(ops.begin(), ops.end()), declared);
   EXPECT_GE(declared.size(), 25u);
