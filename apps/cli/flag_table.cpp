@@ -112,9 +112,9 @@ constexpr Flag kFlags[] = {
      "Decide by this file instead: run, reuse or forecast for every evaluation."},
     {"Acceleration", "attention", "", K::text, "dense|8bit|sparse[:TAU][,NAME=VALUE]...", "the preset's", "",
      "attention", "", false, kGenerate | kBenchEval,
-     "Sparse attention approximates far blocks of long sequences: sparse:1,dense_steps=10,dense_blocks=2,"
-     "minimum=24576,dense=exact. 8bit computes all of it in eight bits, as dense=8bit does what is not sparse. They "
-     "save time on a graphics card only."},
+     "Sparse attention approximates far blocks of long sequences: sparse:1 with dense_steps=10, dense_blocks=2, "
+     "minimum=24576 and dense=exact, joined by commas. 8bit computes all of it in eight bits, as dense=8bit does what "
+     "is not sparse. They save time on a graphics card only."},
     {"Acceleration", "lora", "", K::path, "PATH[:STRENGTH]", "", "", "", "", true, kGenerate | kBenchEval,
      "An adapter to use beside the model, in any spelling; a turbo adapter brings its steps and shifts."},
     {"Acceleration", "turbo", "", K::text, "NAME", "none", "", "turbo", "", false, kGenerate | kBenchEval,

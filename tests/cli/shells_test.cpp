@@ -75,7 +75,8 @@ TEST_F(Shells, BashCompletes) {
                         ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_h3\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n");
     return lines_of(shell("bash --norc ask.sh").out);
   };
-  EXPECT_EQ(completed("generate --pre"), (std::vector<std::string>{"--precision", "--preset", "--preview"}));
+  EXPECT_EQ(completed("generate --pre"),
+            (std::vector<std::string>{"--precision", "--prepared", "--preset", "--preview"}));
   EXPECT_EQ(completed("generate --precision ''"), allowed("precision"));
   EXPECT_EQ(completed("comp"), (std::vector<std::string>{"compare", "completions"}));
   EXPECT_EQ(completed("serve --media"), (std::vector<std::string>{"--media-root"}));
@@ -106,7 +107,8 @@ TEST_F(Shells, FishCompletes) {
   const auto completed = [&](const std::string& line) {
     return lines_of(shell("HOME=$PWD fish --no-config -c 'source h3.fish; complete -C \"" + line + "\"'").out);
   };
-  EXPECT_EQ(completed("h3 generate --pre"), (std::vector<std::string>{"--precision", "--preset", "--preview"}));
+  EXPECT_EQ(completed("h3 generate --pre"),
+            (std::vector<std::string>{"--precision", "--prepared", "--preset", "--preview"}));
   EXPECT_EQ(completed("h3 generate --precision "), allowed("precision"));
   EXPECT_EQ(completed("h3 comp"), (std::vector<std::string>{"compare", "completions"}));
 }

@@ -96,10 +96,11 @@ Case fed_linear_case(bool gated) {
   const std::string name = strf("e4m3 after a hint, %s", gated ? "gate_norm" : "swiglu");
   return {"linear", name, [=](Env& e) {
             constexpr int64_t kRows = 37, kIn = 512, kOut = 304;
-            const View x = e.in({kRows, 2 * kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
-            const View h = e.out({kRows, kIn}, DType::bf16);
+            const View x = e.in({kRows, 2 * kIn}, DType::bf16);
+            // In the order of the calls that write them: faults are planted in the first.
+            const View stream = gated ? e.inout({kRows, kIn}, DType::bf16) : View{};
+            const View h = e.out({kRows, kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
             const View table = e.in({3, 3 * kIn}, DType::bf16), ids = e.ids(kRows, 3);
-            const View stream = e.inout({kRows, kIn}, DType::bf16);
             LinearSpec spec;
             spec.label = "test.fed";
             spec.weight = e.weight(kOut, kIn, Format::f8_e4m3);

@@ -277,7 +277,8 @@ double units_of(const std::string& op) {
   if (op == "attention" || op == "sparse_attention") return 0;
   if (op == "linear_head_norm_rope") return 24;  // of the sum, the norm and the rotation
   const bool several = op == "head_norm_rope" || op == "linear_scaled_add" || op == "linear_swiglu" ||
-                       op == "norm_modulate" || op == "rms_norm" || op == "swiglu" || op == "scaled_add";
+                       op == "linear_onto" || op == "norm_modulate" || op == "rms_norm" || op == "swiglu" ||
+                       op == "scaled_add";
   return several ? 12 : 4.5;
 }
 

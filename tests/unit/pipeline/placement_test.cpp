@@ -55,10 +55,10 @@ class PlacementTest : public ::testing::Test {
     return std::make_unique<Engine>(context_, *ops_, options);
   }
 
-  static constexpr int64_t kRank = 64, kInner = 512, kHidden = 256;  // of an adapter of the demo model
-  static std::string write_adapter(const std::string& name) {
+  static constexpr int64_t kRank = 64, kInner = 512, kHidden = 256;         // of an adapter of the demo model
+  static std::string write_adapter(const std::string& name, float value) {  // equal files are one adapter
     const std::string path = ::testing::TempDir() + name;
-    const std::vector<float> values(static_cast<size_t>(kRank * kInner), 0.001f);
+    const std::vector<float> values(static_cast<size_t>(kRank * kInner), value);
     const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
     std::vector<TensorToWrite> tensors;
     for (const char* module : {"blocks.0.attn.out_proj", "blocks.5.attn.out_proj"}) {
@@ -126,8 +126,8 @@ TEST_F(PlacementTest, KeptPartsGoWhereTheyDoNotFitTogether) {
 
 // The plan of a request knows its own adapters alone: those of earlier requests stay where there is room for them.
 TEST_F(PlacementTest, AdaptersOfEarlierRequestsMakeRoom) {
-  const std::string paths[] = {write_adapter("h3_first_adapter.safetensors"),
-                               write_adapter("h3_second_adapter.safetensors")};
+  const std::string paths[] = {write_adapter("h3_first_adapter.safetensors", 0.001f),
+                               write_adapter("h3_second_adapter.safetensors", 0.002f)};
   const auto with = [&](const Engine& engine, const std::string& path) {
     Request asked = smallest();
     asked.steps = 1;
@@ -231,7 +231,7 @@ TEST(SyntheticWeights, UnknownFormatsAreRefused) {
 
 // Live adapters and what a step policy keeps between evaluations are planned.
 TEST_F(PlacementTest, AdaptersAndPoliciesAreInThePlan) {
-  const std::string path = write_adapter("h3_planned_adapter.safetensors");
+  const std::string path = write_adapter("h3_planned_adapter.safetensors", 0.001f);
   const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
   const auto with = [&](bool adapter, const std::string& cache) {
     Request asked = smallest();
