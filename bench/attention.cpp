@@ -64,14 +64,19 @@ std::vector<float> exact_rows(Ops& ops, const View& heads) {
   return download_f32(out);
 }
 
-double error_of(const Kernel& kernel, Ops& base, int64_t rows, bool structured) {
+// Of every kernel.
+std::vector<double> errors_of(const std::vector<Kernel>& kernels, Ops& base, int64_t rows, bool structured) {
   const Tensor heads = random_heads(base, rows, structured);
   const Tensor out(base.device(), DType::bf16, {rows, kHeads, kDim}, "benchmark");
-  base.sync();
-  kernel.ops->attention(args_of(heads, out, kernel.math));
-  kernel.ops->sync();
-  const std::vector<float> want = exact_rows(base, heads), got = download_f32(out.view.slice(0, 0, kChecked));
-  return compare_values(got, want, {.rel_l2 = 1}).rel_l2;
+  const std::vector<float> want = exact_rows(base, heads);
+  std::vector<double> errors;
+  for (const Kernel& kernel : kernels) {
+    kernel.ops->attention(args_of(heads, out, kernel.math));
+    kernel.ops->sync();
+    const std::vector<float> got = download_f32(out.view.slice(0, 0, kChecked));
+    errors.push_back(compare_values(got, want, {.rel_l2 = 1}).rel_l2);
+  }
+  return errors;
 }
 
 void measure(const std::vector<Kernel>& kernels, Ops& base, int64_t rows, int repeats,
@@ -98,6 +103,8 @@ void measure(const std::vector<Kernel>& kernels, Ops& base, int64_t rows, int re
       }
     }
   }
+  const std::vector<double> random = errors_of(kernels, base, rows, false);
+  const std::vector<double> structured = errors_of(kernels, base, rows, true);
   const double first = median_of(seconds[0]);
   for (size_t i = 0; i < kernels.size(); ++i) {
     const double median = median_of(seconds[i]);
@@ -108,8 +115,8 @@ void measure(const std::vector<Kernel>& kernels, Ops& base, int64_t rows, int re
                        {"ms_least", *std::min_element(seconds[i].begin(), seconds[i].end()) * 1e3},
                        {"tflops", flop / median / 1e12},
                        {"times_as_fast", first / median},
-                       {"error_random", error_of(kernels[i], base, rows, false)},
-                       {"error_structured", error_of(kernels[i], base, rows, true)}}));
+                       {"error_random", random[i]},
+                       {"error_structured", structured[i]}}));
   }
 }
 

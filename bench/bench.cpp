@@ -90,9 +90,12 @@ Request clip_request(const ModelBench& model) {
 }
 
 void run_bench(const BenchOptions& options, Log& log, const std::function<void(const Json& row)>& emit) {
-  if (options.kind == BenchKind::vae && decoder_compute(options.model.compute) != options.model.compute) {
-    fail(Code::usage, "--precision: the autoencoders do not run in %s, give f32, bf16 or f16 for bench vae",
-         compute_name(options.model.compute));
+  const Compute compute = options.model.compute;
+  const bool decodes = options.kind == BenchKind::decode && compute == Compute::packed;
+  if ((options.kind == BenchKind::vae || options.kind == BenchKind::decode) && !decodes &&
+      decoder_compute(compute) != compute) {
+    fail(Code::usage, "--precision: %s does not run in %s, give f32, bf16 or f16",
+         options.kind == BenchKind::vae ? "the video encoder" : "the video decoder", compute_name(compute));
   }
   if (options.kind == BenchKind::e2e) {
     const Json row = bench_clip(options, log);

@@ -28,7 +28,7 @@ struct BenchOptions {
   std::vector<int64_t> rows;    // ops and block; empty = 1874, respectively 480 and 1874
 };
 
-// What `bench e2e` renders. Autoencoders have no 8-bit arithmetic: beside a transformer that does they run in bf16.
+// What `bench e2e` renders: the autoencoders in bf16 beside a transformer in eight bits.
 Request clip_request(const ModelBench& model);
 
 // Calls emit once per measurement, in order. Error(data) when a result is wrong, before anything about it is printed.

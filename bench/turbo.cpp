@@ -86,6 +86,7 @@ struct LiveWeights {
       live.parts.push_back(
           {linear_of(ops, random_matrix(Format::noise, out, kRank, 9), Compute::bf16), part * kRank, part * out, 1});
     }
+    live.count_filled();
     return live;
   }
 

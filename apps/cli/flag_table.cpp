@@ -6,6 +6,7 @@ namespace {
 
 constexpr uint32_t kRender = kGenerate | kRerun;
 constexpr uint32_t kRun = kGenerate | kRerun | kBenchEval | kBenchStart | kServe | kPrepare;
+constexpr uint32_t kAdapters = kGenerate | kRerun | kBenchEval | kServe;
 constexpr uint32_t kModels = kRun | kInfo | kPack;
 constexpr uint32_t kJson = kInfo | kDevices | kBenchEval | kPlan | kBench | kBenchStart | kCompare | kPack | kPrepare;
 using K = ValueKind;
@@ -119,9 +120,9 @@ constexpr Flag kFlags[] = {
      "An adapter to use beside the model, in any spelling; a turbo adapter brings its steps and shifts."},
     {"Acceleration", "turbo", "", K::text, "NAME", "none", "", "turbo", "", false, kGenerate | kBenchEval,
      "The turbo adapter to use: 4step, 8step or another name given with --turbo-lora."},
-    {"Acceleration", "turbo-lora", "", K::text, "NAME=FILE", "", "", "", "", true, kRun,
+    {"Acceleration", "turbo-lora", "", K::text, "NAME=FILE", "", "", "", "", true, kAdapters,
      "Gives an adapter file a name."},
-    {"Acceleration", "lora-partial", "", K::none, "", "off", "", "", "", false, kRun,
+    {"Acceleration", "lora-partial", "", K::none, "", "off", "", "", "", false, kAdapters,
      "Leave out tensors of adapters that fit nothing instead of refusing the file."},
 
     {"Computing", "device", "", K::text, "NAME", "auto", "auto, ref, cpu, cuda:N", "", "", false,
@@ -139,7 +140,8 @@ constexpr Flag kFlags[] = {
      kRun | kPack | kVerify | kBench | kBenchFormats | kBenchTurbo | kBenchAttention,
      "Threads to compute with. Results do not depend on it."},
 
-    {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false, kRun,
+    {"Computing", "plan", "", K::choice, "NAME", "auto", "auto, resident, offload, stream", "", "", false,
+     kRun & ~kPrepare,
      "How the parts of the model share the device: all at once, in turns, or some layers at a time. The clip is "
      "the same to the byte; auto takes the first that fits."},
     {"Computing", "prepared", "", K::path, "FILE", "none", "", "", "", false, kGenerate | kRerun | kServe | kBenchStart,

@@ -10,6 +10,7 @@
 #include "apps/cli/terminal.h"
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/text.h"
 
 namespace h3 {
 namespace {
@@ -24,26 +25,29 @@ constexpr KindRow kKinds[] = {{"ops", BenchKind::ops}, {"block", BenchKind::bloc
                               {"e2e", BenchKind::e2e}};
 
 // Commands of their own, with other flags.
-constexpr const char* kOthers[] = {"eval", "formats", "start", "turbo"};
+constexpr const char* kOthers[] = {"attention", "eval", "formats", "start", "turbo"};
+
+std::vector<std::string> kind_names() {
+  std::vector<std::string> names;
+  for (const KindRow& row : kKinds) names.emplace_back(row.name);
+  names.insert(names.end(), std::begin(kOthers), std::end(kOthers));
+  return names;
+}
 
 BenchKind kind_of(const Arguments& arguments) {
   if (arguments.positional.size() != 1) {
-    fail(Code::usage,
-         "bench takes one of ops, block, step, vae, decode, audio, e2e, eval, formats, start or turbo: h3 bench block");
+    fail(Code::usage, "bench takes one of %s: h3 bench block", joined(kind_names(), ", ").c_str());
   }
   const std::string& word = arguments.positional[0];
-  std::vector<std::string> names;
   for (const KindRow& row : kKinds) {
     if (word == row.name) return row.kind;
-    names.emplace_back(row.name);
   }
   for (const char* const name : kOthers) {
     if (word == name) fail(Code::usage, "bench: write %s right after bench: h3 bench %s", name, name);
-    names.emplace_back(name);
   }
-  fail(Code::usage,
-       "bench: \"%s\" is not known, give ops, block, step, vae, decode, audio, e2e, eval, formats, start or turbo%s",
-       word.c_str(), suggestion(word, names).c_str());
+  const std::vector<std::string> names = kind_names();
+  fail(Code::usage, "bench: \"%s\" is not known, give one of %s%s", word.c_str(), joined(names, ", ").c_str(),
+       suggestion(word, names).c_str());
 }
 
 Compute compute_of(const std::string& name) {
@@ -89,6 +93,12 @@ int run_bench_models(Arguments& arguments) {
   const std::string graph = arguments.text("graph", "off");
   if (graph != "off" && graph != "on" && graph != "both") {
     fail(Code::usage, "--graph: \"%s\" is not known, give off, on or both", graph.c_str());
+  }
+  if (graph != "off" && (options.kind != BenchKind::step || options.shadow)) {
+    fail(Code::usage, "--graph: %s is for h3 bench step without --shadow, leave it out", graph.c_str());
+  }
+  if (options.kind == BenchKind::audio && arguments.has("precision")) {
+    fail(Code::usage, "--precision: sound is decoded in f32 alone, leave it out");
   }
   if (graph == "on") model.record_blocks = 1;
   options.graphs = graph == "both";

@@ -43,7 +43,9 @@ constexpr h3::Command kCommands[] = {
      h3::run_pack},
     {"prepare", "", h3::kPrepare, "[MODEL]...", "Find plans of matmuls and attention for this card, for later starts",
      "Tries the library's candidates on the shapes of a block and keeps one only where it is clearly faster. The file\n"
-     "holds for this card, driver, libraries and program, for every block of the model and every length:\n"
+     "holds for this card, driver, libraries and program, and for every block of the model; lengths that it was not "
+     "made\n"
+     "for are planned as without it:\n"
      "h3 generate MODEL --prepared plans.h3p",
      h3::run_prepare},
     {"serve", "", h3::kServe, "[MODEL]...", "Answer HTTP requests and show a page, with the model kept ready",

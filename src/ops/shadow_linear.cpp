@@ -101,24 +101,22 @@ void ShadowOps::linear_head_norm_rope(const Linear& weight, const View& x, int64
 }
 
 void ShadowOps::linear_add(const Linear& weight, float scale, const View& x, const View& y) {
-  const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
-  last_label_ = w.label;
-  Call call(*this, "linear_add", &w);
-  const View &rx = call.in(x), &ry = call.out(y);
-  call.run([&] { fast_->linear_add(*w.fast, scale, x, y); }, [&] { oracle_->linear_add(*w.oracle, scale, rx, ry); });
-  if (y.elements() == 0) return;
-  const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
-  oracle_->linear(*w.magnitude, size, magnitude);
-  call.check(0, contract::linear_add(ry, magnitude, scale, w.in));
+  scaled_product(weight, scale, x, y, true);
 }
 
 void ShadowOps::linear_scaled(const Linear& weight, float scale, const View& x, const View& y) {
+  scaled_product(weight, scale, x, y, false);
+}
+
+void ShadowOps::scaled_product(const Linear& weight, float scale, const View& x, const View& y, bool onto) {
   const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
   last_label_ = w.label;
-  Call call(*this, "linear_scaled", &w);
+  Call call(*this, onto ? "linear_add" : "linear_scaled", &w);
   const View &rx = call.in(x), &ry = call.out(y);
-  call.run([&] { fast_->linear_scaled(*w.fast, scale, x, y); },
-           [&] { oracle_->linear_scaled(*w.oracle, scale, rx, ry); });
+  const auto run = [&](Ops& ops, const Linear& linear, const View& from, const View& to) {
+    onto ? ops.linear_add(linear, scale, from, to) : ops.linear_scaled(linear, scale, from, to);
+  };
+  call.run([&] { run(*fast_, *w.fast, x, y); }, [&] { run(*oracle_, *w.oracle, rx, ry); });
   if (y.elements() == 0) return;
   const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), ry);
   oracle_->linear(*w.magnitude, size, magnitude);

@@ -60,7 +60,6 @@ class ShadowOps final : public Ops {
   void linear_add(const Linear& weight, float scale, const View& x, const View& y) override;
   void linear_scaled(const Linear& weight, float scale, const View& x, const View& y) override;
   void linear_onto(const Linear& weight, const View& x, const View& y) override;
-  void product(const Linear& weight, const View& x, const View& y, bool onto);
   // The rows are compared too, so they are not the reader's alone.
   void feeds(const Linear& reader, bool) override {
     fast_->feeds(*static_cast<const ShadowLinear&>(reader).fast, false);
@@ -86,6 +85,18 @@ class ShadowOps final : public Ops {
   void lincomb(const View& c, const View& a, const View& b, const View& out) override;
   void channel_affine(const View& x, const View& std, const View& mean, const View& y) override;
   void attention(const AttentionArgs& args) override;
+  // What plans and requests ask of the device.
+  bool multiplies_float8() const override { return fast_->multiplies_float8(); }
+  int64_t linear_bytes(const MatrixSource& weight, Compute compute) const override {
+    return fast_->linear_bytes(weight, compute);
+  }
+  int64_t scratch_bytes(Compute compute) const override { return fast_->scratch_bytes(compute); }
+  int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const override {
+    return fast_->expansion_bytes(weight, compute);
+  }
+  int64_t sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const override {
+    return fast_->sparse_attention_bytes(rows, heads, head_dim, type);
+  }
   std::string refuses_eight_bit(int64_t head_dim) const override { return fast_->refuses_eight_bit(head_dim); }
   int64_t eight_bit_bytes(int64_t rows, int64_t heads, int64_t head_dim) const override {
     return fast_->eight_bit_bytes(rows, heads, head_dim);
@@ -103,6 +114,8 @@ class ShadowOps final : public Ops {
 
  private:
   class Call;
+  void product(const Linear& weight, const View& x, const View& y, bool onto);
+  void scaled_product(const Linear& weight, float scale, const View& x, const View& y, bool onto);
   contract::Slack oracle_linear(const ShadowLinear& w, const View& x, const View& y);
 
   std::unique_ptr<Ops> fast_, oracle_;

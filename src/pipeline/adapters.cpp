@@ -22,9 +22,11 @@ std::vector<AdapterUse> AdapterShelf::load(Dit& dit, const std::vector<AdapterCh
                                            const Control& control) {
   std::vector<AdapterUse> uses;
   for (const AdapterChoice& choice : choices) {
-    std::shared_ptr<const DitAdapter>& slot = on_device_[choice.id];
-    if (!slot) slot = dit.load_adapter(*read_.at(choice.id), control);
-    uses.push_back({slot, static_cast<float>(choice.strength)});
+    auto found = on_device_.find(choice.id);
+    if (found == on_device_.end()) {  // nothing is kept of one that fails to load
+      found = on_device_.emplace(choice.id, dit.load_adapter(*read_.at(choice.id), control)).first;
+    }
+    uses.push_back({found->second, static_cast<float>(choice.strength)});
   }
   return uses;
 }

@@ -65,7 +65,6 @@ Engine::Engine(const Engine& other, Context& context, Ops& ops)
       files_(other.files_),
       facts_(other.facts_),
       parts_(std::make_unique<Parts>()) {
-  facts_.multiplies_fp8 = ops_.multiplies_float8();
   options_.budget = {};
   options_.ram_limit = 0;
 }
@@ -79,7 +78,7 @@ Placement Engine::placement(const Resolved& r) {
   plan.keep = options_.keep;
   if (ops_.device().is_host() && !options_.budget.given()) return plan;
   const Acceleration& cheaper = acceleration_of(r);
-  std::string adapters = policy_text(cheaper.policy);
+  std::string adapters = policy_text(cheaper.policy) + " " + attention_text(cheaper.sparse);
   for (const AdapterChoice& adapter : cheaper.adapters) adapters += " " + adapter.id;
   const int64_t tokens = r.prompt_tokens >= 0 ? r.prompt_tokens : static_cast<int64_t>(r.request.prompt.size());
   int64_t conditions = 0;  // values of their latents
@@ -111,10 +110,18 @@ const Component& Engine::transformer(const Resolved& resolved) const {
   return *found;
 }
 
+const Component& Engine::any_transformer() const {
+  const Component* const found = files_.find(Role::dit);
+  if (found == nullptr) fail(Code::usage, "model: the files have no %s", name_of(Role::dit));
+  return *found;
+}
+
 void Engine::use_plans(const Component& dit, Compute compute) {
   const auto now = std::make_pair(static_cast<const TensorSource*>(dit.source.get()), compute);
-  if (!plans_ || std::exchange(planned_, now) == now) return;
+  if (!plans_ || planned_ == now) return;
+  planned_ = {};
   adopt_plans(ops_, ops_.plan_maker(), *plans_, options_.prepared, compute, dit);
+  planned_ = now;  // plans that are refused are refused again
 }
 
 Recipe Engine::recipe(const Resolved& resolved) const {

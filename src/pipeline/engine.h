@@ -70,6 +70,7 @@ class Engine {
   // host and without a budget nothing is planned: no phases.
   Placement placement(const Resolved& resolved);
   const Component& transformer(const Resolved& resolved) const;  // Error(usage) without one
+  const Component& any_transformer() const;                      // of either half; likewise
 
   // Errors carry the stage they happened in. On any error, and on a stop, no output file is left behind.
   RunReport run(const Resolved& resolved, const Control& control, const RunHooks& hooks = {});

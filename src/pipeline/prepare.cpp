@@ -287,8 +287,8 @@ bool adopt_plans(Ops& ops, PlanMaker* maker, const PlanPackage& package, const s
   Log& log = ops.context().log;
   const std::string problem = maker == nullptr ? strf("%s tries no plans and takes none", ops.name())
                                                : key_difference(package.key, full_key(*maker, compute));
+  if (maker != nullptr) maker->use(nullptr);  // also where the binding is refused below
   if (!problem.empty()) {
-    if (maker != nullptr) maker->use(nullptr);
     log.write(LogLevel::warn, "the plans in %s are not used: %s", path.c_str(), problem.c_str());
     return false;
   }

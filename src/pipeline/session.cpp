@@ -147,9 +147,10 @@ RunReport Session::encode(const Request& request, const std::string& file, const
 Json Session::prepare(const Request& request, const std::vector<int64_t>& rows, const std::string& file,
                       const Control& control) {
   Engine& engine = *state_->engine;
-  const Resolved resolved = resolve(request);
+  // Only the arithmetic counts: a model of references alone is prepared without any.
+  const Resolved resolved = h3::resolve(request, text_facts(facts()));
   const PrepareInput input{
-      *state_->ops, state_->ops->plan_maker(), engine.transformer(resolved), resolved.compute, rows, {}};
+      *state_->ops, state_->ops->plan_maker(), engine.any_transformer(), resolved.compute, rows, {}};
   const PlanPackage package = prepare_plans(input, control);
   package.write(file);
   Json key = Json::object({}), report = package.report;

@@ -37,7 +37,8 @@ void encode_rows(const MatrixSource& source, ThreadPool& pool, const Rows& to) {
 }  // namespace
 
 MatrixSource float8_rows(MatrixSource source, ThreadPool& pool, bool values) {
-  if (source.format() == Format::f8_e4m3) return source;
+  const auto stored = [](const MatrixSource::Part& part) { return part.matrix.format == Format::f8_e4m3; };
+  if (std::all_of(source.parts.begin(), source.parts.end(), stored)) return source;
   const auto size = static_cast<size_t>(source.rows * source.cols), scales = static_cast<size_t>(4 * source.rows);
   const auto made = std::make_shared<Rows>();
   made->codes.reset(new uint8_t[size]);

@@ -50,6 +50,11 @@ class Reader {
     guarded("attentions", [&] {
       for (const Json& item : json.at("attentions").items()) out.attentions.push_back(choice(item));
     });
+    guarded("attentions", [&] {
+      if (next_ != data_.size())
+        fail(Code::data, "choices name %llu bytes of data, it has %zu,", static_cast<unsigned long long>(next_),
+             data_.size());
+    });
     guarded("report", [&] { out.report = json.at("report"); });
     return out;
   }
@@ -114,23 +119,30 @@ class Reader {
     return out;
   }
 
-  PlanPackage::Choice choice(const Json& json) const {
+  // The data of one choice follows that of the one before: a small file cannot ask for more than it holds.
+  PlanPackage::Choice choice(const Json& json) {
     PlanPackage::Choice out{text(json.at("call")), whole(json.at("above"), 0), whole(json.at("upto"), 1), {}};
     if (out.upto <= out.above) fail(Code::data, "no rows are above %lld", static_cast<long long>(out.above));
     const auto offset = static_cast<uint64_t>(whole(json.at("offset"), 0));
     const auto count = static_cast<uint64_t>(whole(json.at("bytes"), 0));
-    if (offset > data_.size() || count > data_.size() - offset) {
+    if (offset != next_) {
+      fail(Code::data, "data from %llu on, %llu is expected,", static_cast<unsigned long long>(offset),
+           static_cast<unsigned long long>(next_));
+    }
+    if (count > data_.size() - offset) {
       fail(Code::data, "%llu bytes from %llu on, the data has %zu,", static_cast<unsigned long long>(count),
            static_cast<unsigned long long>(offset), data_.size());
     }
     const Bytes bytes = data_.subspan(static_cast<size_t>(offset), static_cast<size_t>(count));
     out.data.assign(bytes.begin(), bytes.end());
+    next_ += count;
     return out;
   }
 
   Bytes bytes_, data_;
   const std::string& what_;
   size_t json_bytes_ = 0;
+  uint64_t next_ = 0;  // of the data, first byte that no choice has named
 };
 
 Json list_of(const std::vector<PlanPackage::Choice>& choices, std::vector<std::byte>& data) {

@@ -13,8 +13,6 @@
 namespace h3 {
 namespace {
 
-// Of the result, per task: its f32 block is to stay in the second-level cache while the slices of both operands pass.
-constexpr int64_t kBlockRows = 512, kBlockCols = 256;
 // Blocks of columns whose weights are walked for all rows before the next ones: they stay in the last-level cache.
 // Neighbouring tasks share their rows of x, so two threads of one core fetch them once.
 constexpr int64_t kColumnGroup = 1;

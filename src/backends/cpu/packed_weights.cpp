@@ -65,10 +65,11 @@ std::string requantised(const MatrixSource& source) {
       case Format::q8_0: reason = "there is a scale for every 32 columns"; break;
       case Format::q8_2f: reason = "there is a scale for every column"; break;
       case Format::int8_convrot: reason = part.matrix.rotation > 0 ? "their columns are rotated" : nullptr; break;
-      default: break;
+      case Format::q8_row: break;
+      default: continue;  // no codes of eight bits for all columns
     }
     if (reason == nullptr && !part.matrix.pre_scale.empty()) reason = "there is a factor for every column";
-    if (reason == nullptr || row_of(part.matrix.format).bits_per_weight < 8) continue;
+    if (reason == nullptr) continue;
     return std::string("the codes of ") + row_of(part.matrix.format).name + " as they are: " + reason +
            ", a row of operands has one; quantised again at load";
   }

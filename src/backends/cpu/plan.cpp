@@ -8,9 +8,8 @@
 namespace h3 {
 namespace {
 
-// As linear.cpp and attention.cpp size theirs; a thread's share is rounded up to a huge page.
+// As attention.cpp and linear.cpp size theirs; a thread's share is rounded up to a huge page.
 constexpr int64_t kThreadScratch = int64_t{2} << 20;
-constexpr int64_t kBlockRows = 512, kBlockCols = 256;
 constexpr int64_t kPackedRows = 2048;
 constexpr int64_t kPackedKeys = int64_t{96} << 20;
 

@@ -38,6 +38,7 @@ LiveBranch upload(Ops& ops, const Site& site, const std::vector<Branch>& branche
     }
   }
   live.down = make(ops, label + "_down", down, activation);
+  live.count_filled();
   return live;
 }
 

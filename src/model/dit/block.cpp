@@ -24,28 +24,25 @@ int64_t LiveBranch::bytes() const {
   return sum;
 }
 
-namespace {
-
-// The parts write every column of y, each once.
-bool fills(const LiveBranch& branch, const View& y) {
+void LiveBranch::count_filled() {
   std::vector<std::pair<int64_t, int64_t>> ranges;
-  for (const LiveBranch::Part& part : branch.parts) ranges.emplace_back(part.first_row, part.up->out);
+  for (const Part& part : parts) ranges.emplace_back(part.first_row, part.up->out);
   std::sort(ranges.begin(), ranges.end());
-  int64_t end = 0;
+  filled = 0;
   for (const auto& [first, count] : ranges) {
-    if (first != end) return false;
-    end = first + count;
+    if (first != filled) {
+      filled = 0;
+      return;
+    }
+    filled += count;
   }
-  return end == y.dim[1];
 }
-
-}  // namespace
 
 // The branches come first: a matmul that adds to what y holds costs no more than one that does not.
 void adapted_linear(Ops& ops, const Linear& base, const BranchUses& uses, const View& x, const View& low,
                     const View& y) {
   if (uses.empty()) return ops.linear(base, x, y);
-  bool adds = !fills(*uses.front().branch, y);
+  bool adds = uses.front().branch->filled != y.dim[1];
   if (adds) ops.fill(y, 0);
   for (const BranchUse& use : uses) {
     const LiveBranch& branch = *use.branch;

@@ -47,7 +47,9 @@ struct LiveBranch {
   };
   std::unique_ptr<Linear> down;  // [sum of ranks, in]
   std::vector<Part> parts;
+  int64_t filled = 0;  // the parts write rows [0, filled) of the result, each once; 0 = not so
   int64_t bytes() const;
+  void count_filled();  // once the parts are complete
 };
 
 // The branches that a request adds to one linear.
@@ -61,7 +63,8 @@ struct BlockBranches {
   BranchUses qkv, out, fc1, fc2;
 };
 
-// y = linear(x), then every branch on the same x, whatever form of x the base reads. low [rows, >= ranks] T.
+// Every branch on x, whatever form of x the base reads, each rounded to T; then y = linear_onto(x) adds the base to
+// them. low [rows, >= ranks] T.
 void adapted_linear(Ops& ops, const Linear& base, const BranchUses& uses, const View& x, const View& low,
                     const View& y);
 

@@ -266,10 +266,8 @@ void Session::run_block(int64_t i, bool norm_follows) {
     const View none;
     const SparseCall call{sparse_.tau, exact_keys_, sparse_calls_ == 0 ? exact_blocks_.view : none};
     attention_heads(ops_, block, branches, config, h1_, rope_, views, {.sparse = &call}, probe_, name);
-    ++sparse_calls_;
   } else {
     attention_heads(ops_, block, branches, config, h1_, rope_, views, {.dense = sparse_.dense}, probe_, name);
-    ++dense_calls_;
   }
   workspace_.enter(kOut);
   adapted_linear(ops_, *block.out, branches.out, attention_, low_, y1_);
@@ -306,10 +304,12 @@ void Session::blocks(int64_t first, int64_t last) {
     const int64_t end = std::min(i + std::max<int64_t>(record_blocks_, 1), last);
     if (recordable(i, end)) {
       repeat_blocks(i, end, end < last);
+      dense_calls_ += end - i;
       i = end;
       continue;
     }
     run_block(i, i + 1 < last);
+    ++(sparse_here(i) ? sparse_calls_ : dense_calls_);
     ran_[static_cast<size_t>(i)] = true;
     ++i;
   }
@@ -327,7 +327,7 @@ bool Session::recordable(int64_t first, int64_t last) const {
 // What differs between evaluations lies in views: the rows of x and the row numbers of `now`.
 void Session::repeat_blocks(int64_t first, int64_t last, bool norm_follows) {
   std::unique_ptr<Recording>& recording = recordings_[{first, last, norm_follows}];
-  const auto calls = [&] {
+  const auto calls = [=, this] {
     for (int64_t i = first; i < last; ++i) run_block(i, norm_follows || i + 1 < last);
   };
   if (recording == nullptr) recording = ops_.record(calls);

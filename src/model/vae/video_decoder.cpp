@@ -180,7 +180,8 @@ std::unique_ptr<Linear> VideoDecoder::make_linear(const char* name, MatrixSource
   spec.bias = std::move(bias);
   // As autocast does (spec vae 10); a bias that the type of the result holds can be added by the matmul itself.
   for (float& b : spec.bias) {
-    if (compute == Compute::f16 || float8_) b = f16_to_f32(f32_to_f16(std::clamp(b, -65504.0f, 65504.0f)));
+    if (compute == Compute::f16 || compute == Compute::packed)
+      b = f16_to_f32(f32_to_f16(std::clamp(b, -65504.0f, 65504.0f)));
     if (compute == Compute::bf16) b = bf16_to_f32(f32_to_bf16(b));
   }
   spec.compute = compute;

@@ -94,6 +94,7 @@ TEST_F(Force, UnknownNamesListTheKnownOnes) {
   EXPECT_NE(refusal("cpu,linear=f32_scaler").find("did you mean f32_scalar?"), std::string::npos);
   EXPECT_NE(refusal("cpu,conv=f32_scalar").find("\"conv=f32_scalar\" names no operation"), std::string::npos);
   EXPECT_NE(refusal("cpu,linear=").find("names no operation"), std::string::npos);
+  EXPECT_NE(refusal("cpu,attention=own").find("cpu has no kernels of attention to choose from"), std::string::npos);
   EXPECT_NE(refusal("ref,linear=f32_scalar").find("ref has no kernels of linear to choose from"), std::string::npos);
 }
 

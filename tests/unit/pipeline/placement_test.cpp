@@ -7,6 +7,7 @@
 #include <span>
 
 #include "backends/list.h"
+#include "backends/ref/ref_ops.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "pipeline/engine.h"
@@ -150,6 +151,47 @@ TEST_F(PlacementTest, AdaptersOfEarlierRequestsMakeRoom) {
   EXPECT_GE(grown({.ram = int64_t{64} << 30}), plan.adapters);
   EXPECT_EQ(grown({.ram = plan.peak}), 0);
   for (const std::string& path : paths) std::filesystem::remove(path);
+}
+
+TEST_F(PlacementTest, AnAdapterThatFailedToLoadIsNotHeld) {
+  const std::string paths[] = {write_adapter("h3_stopped_adapter.safetensors", 0.001f),
+                               write_adapter("h3_later_adapter.safetensors", 0.002f)};
+  const std::unique_ptr<Engine> engine = engine_with({.ram = int64_t{64} << 30}, true);
+  const auto with = [&](const std::string& path) {
+    Request asked = smallest();
+    asked.steps = 1;
+    asked.audio = false;
+    asked.adapters = {{path, 1}};
+    return resolve(asked, engine->facts());
+  };
+  Control control;
+  control.on_progress = [&](const Progress& progress) {
+    if (progress.stage == std::string("load") && progress.total == 2) control.request_stop();  // the adapter's sites
+  };
+  EXPECT_THROW(engine->run(with(paths[0]), control), Error);
+  EXPECT_TRUE(control.stop_requested());
+  run(*engine, with(paths[1]));
+  run(*engine, with(paths[0]));
+  for (const std::string& path : paths) std::filesystem::remove(path);
+}
+
+// What an attention call takes beside its operands is part of the plan, also behind one of the same size without it.
+TEST_F(PlacementTest, TheKindOfAttentionIsPlanned) {
+  static constexpr int64_t kScratch = int64_t{1} << 30;
+  struct Scratch final : RefOps {
+    using RefOps::RefOps;
+    int64_t sparse_attention_bytes(int64_t, int64_t, int64_t, DType) const override { return kScratch; }
+  };
+  ops_ = std::make_unique<Scratch>(context_);
+  const std::unique_ptr<Engine> engine = engine_with({.mode = PlanMode::resident});
+  const auto peak = [&](const char* attention) {
+    Request asked = smallest();
+    asked.attention = attention;
+    return engine->placement(resolve(asked, engine->facts())).peak;
+  };
+  const int64_t dense = peak("dense");
+  EXPECT_GE(peak("sparse:1,minimum=0"), dense + kScratch / 2);
+  EXPECT_EQ(peak("dense"), dense);
 }
 
 // The rows of the text are those that were counted, also where another prompt of its length was planned before.

@@ -18,6 +18,7 @@ struct Table {
   std::vector<int> slow_again;  // candidates that lose their advantage in later calls
   int calls = 0;
   std::vector<const MatmulTrial*> likes;
+  int fades_after = 0;  // calls
 };
 
 class TableTrial final : public MatmulTrial {
@@ -30,7 +31,7 @@ class TableTrial final : public MatmulTrial {
     const auto fades = [&](int c) {
       return std::find(table_.slow_again.begin(), table_.slow_again.end(), c) != table_.slow_again.end();
     };
-    return fades(candidate) && table_.calls > 30 ? 1.0 : seconds_[static_cast<size_t>(candidate)];
+    return fades(candidate) && table_.calls > table_.fades_after ? 1.0 : seconds_[static_cast<size_t>(candidate)];
   }
   std::vector<float> result() override {
     const bool wrong = std::find(table_.wrong.begin(), table_.wrong.end(), last_) != table_.wrong.end();
@@ -46,8 +47,8 @@ class TableTrial final : public MatmulTrial {
   int last_ = 0;
 };
 
-SearchResult search(Table& table, const SearchOptions& options = {}) {
-  return search_matmul({1448, 2048}, options, [&](int64_t rows, MatmulTrial* like) {
+SearchResult search(Table& table, const RowBucket& bucket = {1448, 2048}) {
+  return search_matmul(bucket, {}, [&](int64_t rows, MatmulTrial* like) {
     table.likes.push_back(like);
     return std::make_unique<TableTrial>(table, rows);
   });
@@ -96,10 +97,12 @@ TEST(PlanSearch, WhatCannotMultiplySoManyRowsIsNotTaken) {
 }
 
 TEST(PlanSearch, AnAdvantageOfOneRoundIsNone) {
-  Table table{{{2048, {1.0, 0.5}}, {1449, {1.0, 0.5}}}, {}, {1}, 0, {}};
-  SearchOptions options;
-  options.calls = 9;  // the second round begins after the thirtieth call
-  EXPECT_EQ(search(table, options).candidate, 0);
+  // A bucket of one number of rows has one end: nothing else refuses the candidate.
+  Table lasting{{{2, {1.0, 0.5}}}, {}, {}, 0, {}};
+  EXPECT_EQ(search(lasting, {1, 2}).candidate, 1);
+  Table fading{{{2, {1.0, 0.5}}}, {}, {1}, 0, {}};
+  fading.fades_after = lasting.calls / 2;  // between the rounds
+  EXPECT_EQ(search(fading, {1, 2}).candidate, 0);
 }
 
 TEST(PlanSearch, AFirstProposalThatIsNotFiniteIsAnError) {

@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "backends/list.h"
+#include "backends/ref/ref_ops.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "ops/plan_maker.h"
+#include "pipeline/engine.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/toy_model.h"
 
 namespace h3 {
@@ -166,6 +169,36 @@ TEST_F(PrepareTest, WhatCannotBePreparedIsRefused) {
   }
   EXPECT_THROW(prepare({63}), Error);
   EXPECT_THROW(prepare({300000}), Error);
+}
+
+// A request whose model the plans do not fit is refused every time, and leaves no plans in use.
+TEST_F(PrepareTest, PlansOfAnotherModelStayRefused) {
+  struct Planned final : RefOps {
+    using RefOps::RefOps;
+    PlanMaker* plan_maker() override { return &maker; }
+    FakeMaker maker;
+  };
+  Planned ops(context_);
+  PlanPackage package = prepare();
+  package.parameters.pop_back();
+  const TempFolder folder;
+  EngineOptions options;
+  options.open.paths = {testing::kToyModel};
+  options.prepared = folder / "plans.h3p";
+  options.keep = true;
+  package.write(options.prepared);
+  Engine engine(context_, ops, options);
+  Request request;
+  request.prompt = "a red ball";
+  request.width = request.height = 64;
+  request.frames = 5;
+  request.steps = 1;
+  request.precision = "f32";
+  for (int turn = 0; turn < 2; ++turn) {
+    ops.maker.used = std::make_shared<PlanChoices>();
+    EXPECT_THROW(engine.run(resolve(request, engine.facts()), Control()), Error) << turn;
+    EXPECT_EQ(ops.maker.used, nullptr) << turn;
+  }
 }
 
 }  // namespace

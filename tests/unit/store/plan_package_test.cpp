@@ -104,6 +104,8 @@ TEST(PlanPackage, RefusalsSayWhatAndWhere) {
       {"\"bytes\": 9", "\"bytes\": 900", "\"matmuls\""},
       {"\"offset\": 0", "\"offset\": -1", "\"matmuls\""},
       {"\"offset\": 0", "\"offset\": 1099511627776", "\"matmuls\""},
+      {"\"offset\": 9", "\"offset\": 0", "data from 0 on, 9 is expected"},
+      {"\"bytes\": 9", "\"bytes\": 8", "data from 9 on, 8 is expected"},
       {"\"upto\": 2048", "\"upto\": 1448", "no rows are above 1448"},
       {"\"upto\": 1874", "\"upto\": 1.5", "\"attentions\""},
       {"\"norm1.weight\"", "\"\"", "a text of 0 bytes"},
