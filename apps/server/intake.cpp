@@ -296,7 +296,11 @@ ModelFacts facts_of(const App& app) {
   ModelFacts facts = app.facts;
   const Json model = app.dispatcher.state().model;
   // Files alone cannot tell what the worker's device computes. Before it is ready, a job may wait for what it says.
-  if (const Json* const fp8 = model.is_object() ? model.find("fp8") : nullptr) facts.fp8 = facts.fp8 && fp8->as_bool();
+  facts.multiplies_fp8 = true;
+  if (!model.is_object()) return facts;
+  facts.fp8 = facts.fp8 && model.at("fp8").as_bool();
+  facts.multiplies_fp8 = model.at("multiplies_fp8").as_bool();
+  facts.eight_bit_refused = model.at("eight_bit_refused").as_string();
   return facts;
 }
 

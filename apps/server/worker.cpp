@@ -1,6 +1,7 @@
 // The worker's side: one job at a time, with the model kept hot between them.
 #include "apps/server/worker.h"
 
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -32,7 +33,9 @@ Json facts_json(const ModelFacts& facts) {
                        {"height", facts.height},
                        {"frames", facts.frames},
                        {"evaluations", facts.evaluations},
-                       {"fp8", facts.fp8}});
+                       {"fp8", facts.fp8},
+                       {"multiplies_fp8", facts.multiplies_fp8},
+                       {"eight_bit_refused", facts.eight_bit_refused}});
 }
 
 class Worker {
@@ -173,8 +176,13 @@ class Worker {
     } catch (const std::bad_alloc&) {
       failed("memory", "out of memory, ask for a smaller or shorter clip");
     }
-    const std::lock_guard lock(mutex_);
-    control_ = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      control_ = nullptr;
+    }
+    // The heap keeps the freed pages of a clip. Over hundreds of jobs the process grew by them, while the bytes in use
+    // stayed the same.
+    ::malloc_trim(0);
   }
 
   const WorkerOptions& options_;

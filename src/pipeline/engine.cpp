@@ -11,6 +11,7 @@
 #include "pipeline/parts.h"
 #include "pipeline/plan.h"
 #include "pipeline/prepare.h"
+#include "pipeline/stage_sink.h"
 
 namespace h3 {
 namespace {
@@ -81,15 +82,17 @@ Placement Engine::placement(const Resolved& r) {
   std::string adapters = policy_text(cheaper.policy) + " " + attention_text(cheaper.sparse);
   for (const AdapterChoice& adapter : cheaper.adapters) adapters += " " + adapter.id;
   const int64_t tokens = r.prompt_tokens >= 0 ? r.prompt_tokens : static_cast<int64_t>(r.request.prompt.size());
+  // Not the file of saved embeddings, which is another one for each job of a remote encoder.
+  const int64_t saved = r.request.prompt_embeds.empty() ? -1 : saved_text_rows(r.request.prompt_embeds);
   int64_t conditions = 0;  // values of their latents
   for (const LayoutBlock& block : condition_blocks(r)) {
     conditions += int64_t{block.latent_frames} * block.latent_height * block.latent_width + block.audio_latents;
   }
   const std::string key =
-      strf("%dx%dx%d e%d c%d v%d k%zu r%zu:%lld a%d p%lld %s %s", r.width, r.height, r.frames, r.evaluations,
+      strf("%dx%dx%d e%d c%d v%d k%zu r%zu:%lld a%d s%lld p%lld %s", r.width, r.height, r.frames, r.evaluations,
            static_cast<int>(r.compute), static_cast<int>(r.vae_compute), r.keyframes.size(), r.references.size(),
            static_cast<long long>(conditions), static_cast<int>(r.request.audio.value_or(true)),
-           static_cast<long long>(tokens), r.request.prompt_embeds.c_str(), adapters.c_str());
+           static_cast<long long>(saved), static_cast<long long>(tokens), adapters.c_str());
   if (const auto found = placements_.find(key); found != placements_.end()) return found->second;
   plan = plan_placement({.ops = ops_,
                          .files = files_,

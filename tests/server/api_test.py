@@ -80,6 +80,12 @@ class Endpoints(ServerTest):
         stored = self.server.get("/v1/videos/%s/content" % reply.headers["X-Video-Id"])
         self.assertEqual(stored.body, reply.body)
 
+    def test_what_the_device_lacks(self):
+        """Refused when it is asked for, not by a job that fails later."""
+        for field, value in (("attention", "8bit"), ("vae_precision", "fp8"), ("precision", "fp8")):
+            error = self.refused(self.server.post("/v1/videos", {**SMALL, field: value}), 400, "invalid_value", field)
+            self.assertTrue(error["message"].startswith(field + ": "), error)
+
     def test_hot_runtime_body(self):
         body = {"prompt": "x", "output": "clip.mp4", "width": 32, "height": 32, "frames": 5, "seed": 3, "turbo": None, "steps": 1}
         reply = self.server.post("/generate", body)

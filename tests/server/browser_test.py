@@ -49,16 +49,9 @@ class BrowserTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server(*cls.flags, env=cls.env)
-        try:
-            cls.browser = Browser()
-        except BaseException:
-            cls.server.close()
-            raise
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.close()
-        cls.server.close()
+        cls.addClassCleanup(cls.server.close)
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
         self.browser.width(1280)
@@ -250,6 +243,34 @@ class Page(BrowserTest):
         self.assertIn("input_reference", error)
         self.assertEqual(self.find("#first").value("ariaInvalid"), "true")
         self.assertEqual(self.jobs(), [])
+
+    def test_an_error_of_the_prompt_goes_with_it(self):
+        self.find("#prompt").write("<|image_pad|>")
+        self.until(lambda: "image_pad" in self.find("#error").text, "error")
+        self.find("#prompt").write("")
+        self.browser.script("document.getElementById('prompt').dispatchEvent(new Event('input', {bubbles: true}))")
+        self.until(lambda: not self.find("#error").shown, "the error goes with the prompt")
+        self.assertEqual(self.find("#prompt").value("ariaInvalid"), None)
+
+    def test_a_clip_is_asked_for_once(self):
+        self.find("#prompt").write(BALL)
+        self.choose("#num_inference_steps", "1")
+        self.browser.script("""
+            const real = window.fetch;
+            window.sent = 0;
+            window.fetch = async (path, ...more) => {
+              if (String(path) !== '/v1/videos') return real(path, ...more);
+              ++window.sent;
+              await new Promise((done) => { window.release = done; });
+              return real(path, ...more);
+            };""")
+        self.browser.script("document.getElementById('prompt').focus()")
+        for _ in range(3):
+            self.browser.press("Enter", hold=("Control",))
+        self.browser.script("window.release()")
+        self.completed()
+        self.assertEqual(self.browser.script("return window.sent"), 1)
+        self.assertEqual(len(self.jobs()), 1)
 
     def test_keyboard(self):
         self.browser.press("Tab")

@@ -13,6 +13,7 @@ class Crash(unittest.TestCase):
         cls.random = random.Random(SEED)
         print("seed", SEED)
         cls.folder = tempfile.mkdtemp(prefix="h3-crash-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.out = os.path.join(cls.folder, "out")
         os.mkdir(cls.out)
         server = cls.server()
@@ -22,10 +23,6 @@ class Crash(unittest.TestCase):
             assert server.finished(job_id)["status"] == "completed"
             cls.clips.append(server.get("/v1/videos/%s/content" % job_id).body)
         server.stop()
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.folder, ignore_errors=True)
 
     @classmethod
     def server(cls, block_ms=0):

@@ -42,9 +42,15 @@ class Server:
     def __init__(self, *flags, env=None, folder=None):
         self.folder = folder or tempfile.mkdtemp(prefix="h3-serve-")
         self.flags, self.env, self.process = list(flags), dict(env or {}), None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            if folder is None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def start(self, wait=True):
+        """Nothing is left running when it fails."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("H3_")}
         environment.update(self.env)
         program = DISTURBED if any(name.startswith("H3_TEST_") for name in self.env) else PROGRAM
@@ -52,13 +58,17 @@ class Server:
         self.process = subprocess.Popen(
             [program, "serve", "--port", "0", "--data-dir", os.path.join(self.folder, "data"), "--threads", "1"] + self.flags,
             stdout=subprocess.PIPE, stderr=self.log, env=environment)
-        line = self.process.stdout.readline().decode()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
-        if not found:
-            raise AssertionError("did not start: %r %s" % (line, self.log_text()))
-        self.port = int(found.group(1))
-        if wait:
-            self.until(lambda: self.get("/ready").status == 200, 30, "ready")
+        try:
+            line = self.process.stdout.readline().decode()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+            if not found:
+                raise AssertionError("did not start: %r %s" % (line, self.log_text()))
+            self.port = int(found.group(1))
+            if wait:
+                self.until(lambda: self.get("/ready").status == 200, 30, "ready")
+        except BaseException:
+            self.kill()
+            raise
 
     def log_text(self):
         with open(os.path.join(self.folder, "log"), errors="replace") as file:
@@ -84,9 +94,11 @@ class Server:
         return code
 
     def close(self):
-        if self.process.poll() is None:
-            self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            if self.process.poll() is None:
+                self.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def connect(self, timeout=60):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -198,15 +210,13 @@ class ServerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="h3-serve-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.server = Server(*cls.make_flags(), env=cls.env, folder=cls.folder)
+        cls.addClassCleanup(cls.server.close)
 
     @classmethod
     def make_flags(cls):
         return cls.flags
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.close()
 
     def refused(self, reply, status, code=None, param=None):
         self.assertEqual(reply.status, status, reply.body)

@@ -81,13 +81,10 @@ class ConditionerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.encoder = Server()
+        cls.addClassCleanup(cls.encoder.close)
         cls.url = "http://127.0.0.1:%d" % cls.encoder.port
         with open(PICTURE, "rb") as file:
             cls.picture = base64.b64encode(file.read()).decode()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.encoder.close()
 
     def frames(self, server, job):
         """What a clip looks and sounds like, without the settings that are written into the file."""

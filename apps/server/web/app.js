@@ -108,7 +108,11 @@ function showEstimate(parts, notes) {
 let asked = 0;
 async function estimate() {
   const turn = ++asked;
-  if (!$('prompt').value.trim() && refs.count === 0) return showEstimate([], []);
+  if (!$('prompt').value.trim() && refs.count === 0) {
+    showEstimate([], []);
+    if (!refused) clearError();  // of a prompt that is gone
+    return;
+  }
   const body = values();
   if (frames.files.first) body.input_reference = standIn();
   if (frames.files.last) body.last_frame_image = standIn();
@@ -149,6 +153,7 @@ function showError(error) {
 
 async function submit(event) {
   event.preventDefault();
+  if ($('submit').disabled) return;  // Ctrl+Enter asks the form, not the button
   const body = new FormData();
   for (const [name, value] of Object.entries(values())) body.append(name, value);
   if (frames.files.first) body.append('input_reference', frames.files.first);
