@@ -6,7 +6,9 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "bench/ops.h"
+#include "model/synthetic.h"
 #include "ops/shadow.h"
+#include "pipeline/acceleration.h"
 #include "pipeline/session.h"
 
 namespace h3 {
@@ -30,13 +32,14 @@ Json bench_clip(const BenchOptions& options, Log& log) {
   sink.frames = [&](const float*, int, int count) { frames += count; };
   sink.audio = [](const float*, int64_t) {};
   const Control control;
-  const RunReport report = session.run(session.resolve(clip_request(options.model)), control, sink);
+  const Request request = clip_request(options.model);
+  const RunReport report = session.run(session.resolve(request), control, sink);
   Json stages = Json::array();
   for (const StageTime& stage : report.stages) {
     stages.push(Json::object({{"stage", stage.stage}, {"seconds", stage.seconds}, {"items", stage.items}}));
   }
-  Json row =
-      Json::object({{"bench", "e2e"}, {"backend", session.device()}, {"compute", compute_name(options.model.compute)}});
+  Json row = Json::object({{"bench", "e2e"}, {"backend", session.device()}, {"compute", request.precision}});
+  row.set("attention", request.attention);
   row.set("size", strf("%dx%dx%d", options.model.width, options.model.height, options.model.frames));
   row.set("frames", frames).set("evaluations", report.evaluations).set("median_s", report.seconds);
   return row.set("peak_ram", report.peak_ram).set("peak_bytes", report.peak_device).set("stages", stages);
@@ -56,10 +59,21 @@ double number_of(const Json& row, const char* key) {
 // What is left of a measurement whose time is the oracle's.
 Json without_times(const Json& row) {
   Json out = Json::object({{"shadow", "agrees"}});
-  for (const char* key : {"bench", "backend", "compute", "size", "finite"}) {
+  for (const char* key : {"bench", "backend", "compute", "attention", "size", "finite"}) {
     if (const Json* value = row.find(key)) out.set(key, *value);
   }
   return out;
+}
+
+// What the device cannot do, before anything is measured.
+void check_device(const BenchOptions& options, Ops& ops) {
+  if ((options.graphs || options.model.record_blocks > 0) && ops.device().is_host()) {
+    fail(Code::usage, "--graph: %s records no calls, give --device cuda:0 or leave it out", ops.name());
+  }
+  const std::string refused = ops.refuses_eight_bit(release_dit_config(1).head_dim);
+  if (options.model.attention == AttentionMath::eight_bit && !refused.empty()) {
+    fail(Code::usage, "--attention: 8bit is not possible, %s; give dense", refused.c_str());
+  }
 }
 
 void bench_shadowed(const BenchOptions& options, Context& context, const std::function<void(const Json& row)>& emit) {
@@ -68,6 +82,7 @@ void bench_shadowed(const BenchOptions& options, Context& context, const std::fu
          "--shadow: this measurement checks its results itself; --shadow is for step, vae, decode, audio and e2e");
   }
   const std::unique_ptr<Ops> ops = make_shadow(make_backend(options.device, context), make_backend("ref", context));
+  check_device(options, *ops);
   ModelBench model = options.model;
   model.repeats = 1;
   if (options.kind == BenchKind::step) return emit(without_times(bench_step(*ops, model, {})));
@@ -86,6 +101,7 @@ Request clip_request(const ModelBench& model) {
   request.steps = 4;
   request.precision = compute_name(model.compute);
   request.vae_precision = compute_name(decoder_compute(model.compute));
+  request.attention = attention_text({.dense = model.attention});
   return request;
 }
 
@@ -105,6 +121,7 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
   Context context{pool, log};
   if (options.shadow) return bench_shadowed(options, context, emit);
   const std::unique_ptr<Ops> ops = make_backend(options.device, context);
+  check_device(options, *ops);
   switch (options.kind) {
     case BenchKind::ops: return bench_ops(*ops, options, emit);
     case BenchKind::block: return bench_block(*ops, options, emit);
@@ -128,7 +145,7 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
 
 std::string bench_line(const Json& row) {
   std::string name = text_of(row, "bench");
-  for (const char* key : {"op", "shape", "compute", "size", "kernel"}) {
+  for (const char* key : {"op", "shape", "compute", "attention", "size", "kernel"}) {
     if (row.find(key) != nullptr) name += " " + text_of(row, key);
   }
   if (row.find("rows") != nullptr) name += " " + text_of(row, "rows") + " rows";

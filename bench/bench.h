@@ -24,7 +24,7 @@ struct BenchOptions {
   int threads = 0;              // 0 = one per CPU
   bool graphs = false;          // step: eager beside recorded blocks
   bool shadow = false;          // step, vae and e2e: repeat every call on the oracle and say that it agrees; no times
-  ModelBench model;             // size, layers, compute and repeats; `ops` takes the repeats alone
+  ModelBench model;             // attention of step, block and e2e alone; `ops` takes the repeats alone
   std::vector<int64_t> rows;    // ops and block; empty = 1874, respectively 480 and 1874
 };
 

@@ -6,6 +6,7 @@
 #include "bench/ops.h"
 #include "bench/timing.h"
 #include "model/synthetic.h"
+#include "pipeline/acceleration.h"
 #include "sampling/rng.h"
 
 namespace h3 {
@@ -20,10 +21,11 @@ class BlockCalls {
     std::function<void()> run;
   };
 
-  BlockCalls(Ops& ops, int64_t rows, Compute compute)
+  BlockCalls(Ops& ops, int64_t rows, Compute compute, AttentionMath math)
       : ops_(ops),
         config_(release_dit_config(1)),
         rows_(rows),
+        math_(math),
         type_(compute == Compute::f32 ? DType::f32 : DType::bf16),
         qkv_weight_(linear(config_.hidden, 3 * config_.inner(), compute)),
         out_weight_(linear(config_.inner(), config_.hidden, compute)),
@@ -63,6 +65,7 @@ class BlockCalls {
     attention.v = v;
     attention.out = heads_.view.split(1, config_.head_dim);
     attention.scale = 1 / std::sqrt(static_cast<float>(config_.head_dim));
+    attention.math = math_;
     const View up = ffn_.view.slice(1, 0, config_.ffn), value = ffn_.view.slice(1, config_.ffn, config_.ffn);
     return {
         {"norm_modulate", 0, [=, this] { ops_.norm_modulate(x_, norm_, config_.norm_eps, mod, h_); }},
@@ -107,13 +110,14 @@ class BlockCalls {
   Ops& ops_;
   DitConfig config_;
   int64_t rows_;
+  AttentionMath math_;
   DType type_;
   std::unique_ptr<Linear> qkv_weight_, out_weight_, fc1_weight_, fc2_weight_;
   Tensor x_, h_, y_, qkv_, heads_, ffn_, table_, norm_, head_norm_, angle_, ids_;
 };
 
 Json measure(Ops& ops, int64_t rows, const ModelBench& options) {
-  BlockCalls block(ops, rows, options.compute);
+  BlockCalls block(ops, rows, options.compute, options.attention);
   std::vector<std::function<void()>> alternatives;
   const std::vector<BlockCalls::Call> calls = block.calls();
   double tflop = 0, total = 0;
@@ -136,7 +140,8 @@ Json measure(Ops& ops, int64_t rows, const ModelBench& options) {
     parts.push(part);
   }
   Json row = Json::object({{"bench", "block"}, {"backend", ops.name()}, {"compute", compute_name(options.compute)}});
-  return row.set("rows", rows)
+  return row.set("attention", attention_text({.dense = options.attention}))
+      .set("rows", rows)
       .set("median_s", total)
       .set("tflop", tflop)
       .set("tflops", tflop / total)

@@ -15,6 +15,7 @@
 #include "model/synthetic.h"
 #include "model/vae/audio_vae.h"
 #include "model/vae/video_vae.h"
+#include "pipeline/acceleration.h"
 #include "sampling/rng.h"
 #include "sampling/schedule.h"
 
@@ -141,6 +142,7 @@ class StepBench {
     request.video_times = diffusers_grid(5, 12).time;
     request.audio_times = diffusers_grid(5, 3).time;
     request.record_blocks = record_blocks;
+    request.sparse.dense = options_.attention;
     return dit_->start(std::move(request), control_);
   }
   void evaluate(DitSession& session) {
@@ -157,7 +159,8 @@ class StepBench {
     const double tflop = step_tflop(config_, static_cast<double>(layout_.rows));
     Json row = report_of("step", ops_, seconds, tflop, ceiling.matmul_tflops);
     row.set("size", strf("%dx%dx%d", options_.width, options_.height, options_.frames)).set("rows", layout_.rows);
-    return row.set("layers", config_.layers).set("compute", compute_name(options_.compute));
+    row.set("layers", config_.layers).set("compute", compute_name(options_.compute));
+    return row.set("attention", attention_text({.dense = options_.attention}));
   }
 
  private:

@@ -17,6 +17,7 @@ struct ModelBench {
   Compute compute = Compute::bf16;  // packed: weights in e4m3, multiplied as they are stored
   int repeats = 5;                  // odd numbers give a median that was measured
   int64_t record_blocks = 0;        // of an evaluation, recorded at a time (DitRequest)
+  AttentionMath attention = AttentionMath::exact;  // of the blocks
 };
 
 const char* compute_name(Compute compute);  // "bf16"

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/text.h"
+#include "pipeline/acceleration.h"
 
 namespace h3 {
 namespace {
@@ -96,6 +97,16 @@ int run_bench_models(Arguments& arguments) {
   }
   if (graph != "off" && (options.kind != BenchKind::step || options.shadow)) {
     fail(Code::usage, "--graph: %s is for h3 bench step without --shadow, leave it out", graph.c_str());
+  }
+  if (arguments.has("attention")) {
+    if (options.kind != BenchKind::step && options.kind != BenchKind::block && options.kind != BenchKind::e2e) {
+      fail(Code::usage, "--attention: is for h3 bench step, block and e2e, leave it out");
+    }
+    const SparseOptions attention = parse_attention(request.attention);
+    if (attention.enabled) {
+      fail(Code::usage, "--attention: sparse is timed by h3 bench turbo, give dense or 8bit");
+    }
+    model.attention = attention.dense;
   }
   if (options.kind == BenchKind::audio && arguments.has("precision")) {
     fail(Code::usage, "--precision: sound is decoded in f32 alone, leave it out");

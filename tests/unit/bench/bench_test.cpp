@@ -70,6 +70,31 @@ TEST(Bench, DecodersStayAboveEightBits) {
   }
 }
 
+// Before anything is measured.
+TEST(Bench, WhatTheDeviceCannotDoIsRefused) {
+  BenchOptions eight_bit, recorded, both;
+  eight_bit.model.attention = AttentionMath::eight_bit;
+  recorded.model.record_blocks = 1;
+  both.graphs = true;
+  const std::pair<BenchOptions, const char*> refused[] = {{eight_bit, "--attention: 8bit is not possible, cpu"},
+                                                          {recorded, "--graph: cpu records no calls"},
+                                                          {both, "--graph: cpu records no calls"}};
+  Log log;
+  for (auto [options, text] : refused) {
+    options.kind = BenchKind::step;
+    options.device = "cpu";
+    try {
+      run_bench(options, log, [](const Json&) { ADD_FAILURE() << "measured"; });
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::usage);
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(clip_request(eight_bit.model).attention, "8bit");
+  EXPECT_EQ(clip_request(recorded.model).attention, "dense");
+}
+
 TEST(Bench, LinesNameWhatWasMeasured) {
   Json row = Json::object({{"bench", "ops"}, {"op", "linear"}, {"shape", "qkv"}, {"compute", "int8"}, {"rows", 1874}});
   row.set("median_s", 0.25).set("tflops", 1.5).set("fraction_of_peak", 0.5).set("times_onednn", 1.75);
