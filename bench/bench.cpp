@@ -101,7 +101,7 @@ Request clip_request(const ModelBench& model) {
   request.steps = 4;
   request.precision = compute_name(model.compute);
   request.vae_precision = compute_name(decoder_compute(model.compute));
-  request.attention = attention_text({.dense = model.attention});
+  request.attention = attention_text({.math = model.attention});
   return request;
 }
 

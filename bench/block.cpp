@@ -140,7 +140,7 @@ Json measure(Ops& ops, int64_t rows, const ModelBench& options) {
     parts.push(part);
   }
   Json row = Json::object({{"bench", "block"}, {"backend", ops.name()}, {"compute", compute_name(options.compute)}});
-  return row.set("attention", attention_text({.dense = options.attention}))
+  return row.set("attention", attention_text({.math = options.attention}))
       .set("rows", rows)
       .set("median_s", total)
       .set("tflop", tflop)

@@ -142,7 +142,7 @@ class StepBench {
     request.video_times = diffusers_grid(5, 12).time;
     request.audio_times = diffusers_grid(5, 3).time;
     request.record_blocks = record_blocks;
-    request.sparse.dense = options_.attention;
+    request.attention.math = options_.attention;
     return dit_->start(std::move(request), control_);
   }
   void evaluate(DitSession& session) {
@@ -160,7 +160,7 @@ class StepBench {
     Json row = report_of("step", ops_, seconds, tflop, ceiling.matmul_tflops);
     row.set("size", strf("%dx%dx%d", options_.width, options_.height, options_.frames)).set("rows", layout_.rows);
     row.set("layers", config_.layers).set("compute", compute_name(options_.compute));
-    return row.set("attention", attention_text({.dense = options_.attention}));
+    return row.set("attention", attention_text({.math = options_.attention}));
   }
 
  private:

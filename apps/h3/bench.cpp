@@ -102,11 +102,11 @@ int run_bench_models(Arguments& arguments) {
     if (options.kind != BenchKind::step && options.kind != BenchKind::block && options.kind != BenchKind::e2e) {
       fail(Code::usage, "--attention: is for h3 bench step, block and e2e, leave it out");
     }
-    const SparseOptions attention = parse_attention(request.attention);
-    if (attention.enabled) {
+    const AttentionOptions attention = parse_attention(request.attention);
+    if (attention.sparse) {
       fail(Code::usage, "--attention: sparse is timed by h3 bench turbo, give dense or 8bit");
     }
-    model.attention = attention.dense;
+    model.attention = attention.math;
   }
   if (options.kind == BenchKind::audio && arguments.has("precision")) {
     fail(Code::usage, "--precision: sound is decoded in f32 alone, leave it out");

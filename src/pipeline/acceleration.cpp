@@ -73,9 +73,9 @@ void check_combinations(const Request& request, const Preset& preset, const Acce
            cache.c_str(), distilled ? out.recipe->name.c_str() : "", distilled ? out.recipe->steps : 0)},
       {request.preset == "exact" && cached,
        strf("cache: %s leaves evaluations out, preset exact runs them all; drop one of them", cache.c_str())},
-      {request.preset == "exact" && out.sparse.enabled,
+      {request.preset == "exact" && out.attention.sparse,
        "attention: sparse approximates, preset exact does not; drop one of them"},
-      {request.preset == "exact" && out.sparse.dense == AttentionMath::eight_bit,
+      {request.preset == "exact" && out.attention.math == AttentionMath::eight_bit,
        "attention: 8bit approximates, preset exact does not; drop one of them"},
   });
 }
@@ -130,7 +130,7 @@ const Acceleration& acceleration_of(const Resolved& resolved) {
 }
 
 bool Acceleration::lossy() const {
-  return policy_row(policy.mode).lossy || sparse.enabled || sparse.dense != AttentionMath::exact;
+  return policy_row(policy.mode).lossy || attention.sparse || attention.math != AttentionMath::exact;
 }
 
 std::vector<std::string> preset_names() {
@@ -141,18 +141,18 @@ std::vector<std::string> preset_names() {
 
 int preset_steps(const std::string& preset) { return preset.empty() ? 0 : preset_of(preset).steps; }
 
-SparseOptions parse_attention(const std::string& text) {
-  SparseOptions options;
+AttentionOptions parse_attention(const std::string& text) {
+  AttentionOptions options;
   std::string rest = text;
   const size_t comma = std::min(rest.find(','), rest.size());
   const std::string head = rest.substr(0, comma), mode = head.substr(0, head.find(':'));
   const bool alone = head == mode && comma == rest.size();
-  if (mode == "8bit" && alone) options.dense = AttentionMath::eight_bit;
+  if (mode == "8bit" && alone) options.math = AttentionMath::eight_bit;
   if ((mode == "dense" || mode == "8bit") && alone) return options;
   if (mode != "sparse") {
     fail(Code::usage, "attention: \"%s\" is not known, give dense, 8bit or sparse[:TAU]", text.c_str());
   }
-  options.enabled = true;
+  options.sparse = true;
   if (head != mode) options.tau = static_cast<float>(number_in("tau", head.substr(mode.size() + 1), -1e6, 1e6, false));
   rest = comma < rest.size() ? rest.substr(comma + 1) : "";
   while (!rest.empty()) {
@@ -170,7 +170,7 @@ SparseOptions parse_attention(const std::string& text) {
       if (value != "exact" && value != "8bit") {
         fail(Code::usage, "attention: dense = \"%s\" is not allowed, give exact or 8bit", value.c_str());
       }
-      options.dense = value == "8bit" ? AttentionMath::eight_bit : AttentionMath::exact;
+      options.math = value == "8bit" ? AttentionMath::eight_bit : AttentionMath::exact;
     } else {
       fail(Code::usage, "attention: sparse has no parameter \"%s\"; it has dense_steps, dense_blocks, minimum, dense",
            name.c_str());
@@ -179,9 +179,9 @@ SparseOptions parse_attention(const std::string& text) {
   return options;
 }
 
-std::string attention_text(const SparseOptions& options) {
-  const bool eight_bit = options.dense == AttentionMath::eight_bit;
-  if (!options.enabled) return eight_bit ? "8bit" : "dense";
+std::string attention_text(const AttentionOptions& options) {
+  const bool eight_bit = options.math == AttentionMath::eight_bit;
+  if (!options.sparse) return eight_bit ? "8bit" : "dense";
   return strf("sparse:%.9g,dense_steps=%d,dense_blocks=%d,minimum=%lld%s", static_cast<double>(options.tau),
               options.dense_steps, options.dense_blocks, static_cast<long long>(options.minimum),
               eight_bit ? ",dense=8bit" : "");
@@ -199,8 +199,8 @@ Acceleration settle_acceleration(const Request& request, const ModelFacts& facts
     for (const std::string& path : facts.adapters) add_adapter({path, 1}, "", out);
   }
   out.policy = settle_policy(request, preset);
-  out.sparse = parse_attention(request.attention.empty() ? preset.attention : request.attention);
-  if (out.sparse.dense == AttentionMath::eight_bit && !facts.eight_bit_refused.empty()) {
+  out.attention = parse_attention(request.attention.empty() ? preset.attention : request.attention);
+  if (out.attention.math == AttentionMath::eight_bit && !facts.eight_bit_refused.empty()) {
     fail(Code::usage, "attention: 8bit is not possible, %s; give dense", facts.eight_bit_refused.c_str());
   }
   check_combinations(request, preset, out);
@@ -218,8 +218,8 @@ Json acceleration_report(const Acceleration& settled, const Schedule& schedule, 
   }
   json.set("adapters", std::move(adapters));
   if (settled.recipe) json.set("recipe", settled.recipe->name);
-  json.set("cache", policy_text(settled.policy)).set("attention", attention_text(settled.sparse));
-  if (settled.sparse.enabled) {
+  json.set("cache", policy_text(settled.policy)).set("attention", attention_text(settled.attention));
+  if (settled.attention.sparse) {
     json.set("sparse", Json::object({{"sparse_calls", sparse.sparse},
                                      {"dense_calls", sparse.dense},
                                      {"density", sparse.density},
@@ -252,7 +252,7 @@ void report_acceleration(const Acceleration& settled, const Schedule& schedule, 
   if (settled.policy.mode != "none" && report.reused + report.forecast == 0) {
     report.warnings.push_back("cache: " + settled.policy.mode + " never acted, every evaluation ran");
   }
-  if (settled.sparse.enabled && sparse.sparse == 0) {
+  if (settled.attention.sparse && sparse.sparse == 0) {
     report.warnings.push_back("attention: sparse never acted, all of it ran dense: " + sparse.reason);
   }
 }

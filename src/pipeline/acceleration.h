@@ -25,7 +25,7 @@ struct Acceleration {
   std::vector<AdapterChoice> adapters;  // in order
   std::optional<lora::Recipe> recipe;   // of the distilled adapter among them
   PolicySpec policy;
-  SparseOptions sparse;
+  AttentionOptions attention;
   bool lossy() const;  // what it leaves out changes the result: a cache, sparse or 8-bit attention
 };
 
@@ -42,8 +42,8 @@ void report_acceleration(const Acceleration& settled, const Schedule& schedule, 
 
 // "dense", "8bit", "sparse[:TAU][,dense_steps=10][,dense_blocks=2][,minimum=24576][,dense=8bit]"; and back, with every
 // value.
-SparseOptions parse_attention(const std::string& text);
-std::string attention_text(const SparseOptions& options);
+AttentionOptions parse_attention(const std::string& text);
+std::string attention_text(const AttentionOptions& options);
 
 std::vector<std::string> preset_names();
 int preset_steps(const std::string& preset);  // 0 = the preset does not say

@@ -79,7 +79,7 @@ Placement Engine::placement(const Resolved& r) {
   plan.keep = options_.keep;
   if (ops_.device().is_host() && !options_.budget.given()) return plan;
   const Acceleration& cheaper = acceleration_of(r);
-  std::string adapters = policy_text(cheaper.policy) + " " + attention_text(cheaper.sparse);
+  std::string adapters = policy_text(cheaper.policy) + " " + attention_text(cheaper.attention);
   for (const AdapterChoice& adapter : cheaper.adapters) adapters += " " + adapter.id;
   const int64_t tokens = r.prompt_tokens >= 0 ? r.prompt_tokens : static_cast<int64_t>(r.request.prompt.size());
   // Not the file of saved embeddings, which is another one for each job of a remote encoder.

@@ -155,7 +155,7 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   request.video_times = schedule.video.time;
   request.audio_times = schedule.audio.time;
   request.adapters = adapters_;
-  request.sparse = acceleration_of(r_).sparse;
+  request.attention = acceleration_of(r_).attention;
   const std::unique_ptr<DitSession> session = dit->start(std::move(request), control_);
   const PolicyShape shape = policy_shape(layout, dit->config(), session->residual().type, schedule.evaluations());
   const std::unique_ptr<StepPolicy> policy =
@@ -165,12 +165,12 @@ int64_t Planner::dit_bytes(int64_t layers) const {
   const int64_t values = layout.target_video_rows() * kVideoRow + layout.target_audio_rows() * kAudioRow;
   const Tensor streams(device, DType::f32, {4 * values}, "latents");
   dit_host_ = counting->host_bytes();
-  const SparseOptions& sparse = acceleration_of(r_).sparse;
+  const AttentionOptions& attention = acceleration_of(r_).attention;
   const int64_t heads = dit->config().heads, head_dim = dit->config().head_dim;
-  int64_t scratch = sparse.enabled && layout.rows >= sparse.minimum
+  int64_t scratch = attention.sparse && layout.rows >= attention.minimum
                         ? in_.ops.sparse_attention_bytes(layout.rows, heads, head_dim, session->residual().type)
                         : 0;
-  if (sparse.dense == AttentionMath::eight_bit) {  // the same scratch, in turns
+  if (attention.math == AttentionMath::eight_bit) {  // the same scratch, in turns
     scratch = std::max(scratch, in_.ops.eight_bit_bytes(layout.rows, heads, head_dim));
   }
   return device.peak_bytes() + adapter_bytes_ + scratch;

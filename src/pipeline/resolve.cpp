@@ -349,7 +349,7 @@ void Resolver::acceleration() {
     return value.empty() ? "preset " + settled->preset : given(field);
   };
   choose("cache", policy_text(settled->policy), origin("cache", asked_.cache));
-  choose("attention", attention_text(settled->sparse), origin("attention", asked_.attention));
+  choose("attention", attention_text(settled->attention), origin("attention", asked_.attention));
 }
 
 void Resolver::sampling() {
@@ -581,7 +581,7 @@ void Resolver::explicit_request() {
   for (const AdapterChoice& adapter : settled.adapters) r.adapters.push_back({adapter.path, adapter.strength});
   r.cache = settled.policy.mode == "none" ? "" : policy_text(settled.policy);
   r.policy_trace = trace_text(settled.policy.trace);
-  const std::string attention = attention_text(settled.sparse);
+  const std::string attention = attention_text(settled.attention);
   r.attention = attention == "dense" ? "" : attention;
   r.precision = asked_.precision.empty() ? facts_.precision : asked_.precision;
   r.vae_precision = out_.vae_compute == Compute::bf16     ? "bf16"

@@ -335,7 +335,7 @@ void Run::denoise() {
     request.video_times = schedule_.video.time;
     request.audio_times = schedule_.audio.time;
     request.adapters = parts_.adapters.load(*parts_.dit, acceleration_of(r_).adapters, control_);
-    request.sparse = acceleration_of(r_).sparse;
+    request.attention = acceleration_of(r_).attention;
     session = parts_.dit->start(std::move(request), control_);
     const PolicyShape shape =
         policy_shape(layout_, parts_.dit->config(), session->residual().type, schedule_.evaluations());

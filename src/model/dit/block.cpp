@@ -121,7 +121,7 @@ void attention_heads(Ops& ops, const Block& block, const BlockBranches& branches
     args.q = q.slice(0, 0, sparse->exact_keys);
     args.out = args.out.slice(0, 0, sparse->exact_keys);
   } else {
-    args.math = how.dense;
+    args.math = how.math;
   }
   ops.attention(args);
   probe(name + ".attn_heads", scratch.attention);

@@ -88,9 +88,9 @@ struct SparseCall {
   View exact_blocks;
 };
 
-// How the heads of one call attend: sparse, or dense by this arithmetic.
+// How the heads of one call attend: sparse, or all keys by this arithmetic.
 struct HeadAttention {
-  AttentionMath dense = AttentionMath::exact;
+  AttentionMath math = AttentionMath::exact;
   const SparseCall* sparse = nullptr;
 };
 

@@ -43,11 +43,11 @@ struct AdapterUse {
   float strength = 1;
 };
 
-// Block-sparse attention in the trunk (spec acceleration 5.4). Text, conditions and sound stay exact, as keys and as
-// queries; the refiner stays dense.
-struct SparseOptions {
-  AttentionMath dense = AttentionMath::exact;  // of the trunk's calls, or rows of one, that are not sparse
-  bool enabled = false;
+// How the trunk attends; the refiner's attention is dense and exact. Block-sparse (spec acceleration 5.4): text,
+// conditions and sound stay exact, as keys and as queries.
+struct AttentionOptions {
+  AttentionMath math = AttentionMath::exact;  // of calls that are not sparse
+  bool sparse = false;                        // where the fields below say
   float tau = 1;
   int dense_steps = 10;     // first evaluations that stay dense, by index
   int dense_blocks = 2;     // first blocks that stay dense
@@ -70,7 +70,7 @@ struct DitRequest {
   // Live adapters: y = base(x) + strength * (alpha / rank) * B (A x), in this order. None: the bytes of a process that
   // never loaded one.
   std::vector<AdapterUse> adapters;
-  SparseOptions sparse;
+  AttentionOptions attention;
   // Above 0: so many blocks at a time are recorded once they have run and repeated in later evaluations (Ops::record).
   int64_t record_blocks = 0;
   // Sees every intermediate value by name, as they are computed; empty in normal runs.

@@ -64,7 +64,7 @@ class Session final : public DitSession {
   std::vector<AdapterUse> adapters_;  // kept while the session lives
   std::vector<BlockBranches> branches_, refiner_branches_;
   int64_t static_rows_, evaluations_;
-  SparseOptions sparse_;
+  AttentionOptions how_;
   int64_t exact_keys_ = 0;  // rows before the target video
   int64_t sparse_calls_ = 0, dense_calls_ = 0;
   Tensor exact_blocks_;  // [1] i32, of the first sparse call
@@ -102,12 +102,12 @@ Session::Session(Model& model, DitRequest request, const std::vector<LoadedUse>&
       refiner_branches_(branches_of(uses, lora::Site::Stack::refiner, model.source.config.refiner_layers)),
       static_rows_(layout_.first_target()),
       evaluations_(static_cast<int64_t>(request.video_times.size())),
-      sparse_(request.sparse),
+      how_(request.attention),
       exact_keys_(layout_.rows - layout_.target_video_rows()),
       record_blocks_(request.record_blocks),
       ran_(static_cast<size_t>(model.source.config.layers)) {
   check_request(request);
-  if (sparse_.enabled) exact_blocks_ = upload_i32(ops_.device(), {0}, "exact blocks");
+  if (how_.sparse) exact_blocks_ = upload_i32(ops_.device(), {0}, "exact blocks");
   const DitConfig& config = model.source.config;
   Device& device = ops_.device();
   workspace_ = Workspace(
@@ -264,10 +264,10 @@ void Session::run_block(int64_t i, bool norm_follows) {
   const BlockBranches& branches = branches_[static_cast<size_t>(i)];
   if (sparse_here(i)) {
     const View none;
-    const SparseCall call{sparse_.tau, exact_keys_, sparse_calls_ == 0 ? exact_blocks_.view : none};
+    const SparseCall call{how_.tau, exact_keys_, sparse_calls_ == 0 ? exact_blocks_.view : none};
     attention_heads(ops_, block, branches, config, h1_, rope_, views, {.sparse = &call}, probe_, name);
   } else {
-    attention_heads(ops_, block, branches, config, h1_, rope_, views, {.dense = sparse_.dense}, probe_, name);
+    attention_heads(ops_, block, branches, config, h1_, rope_, views, {.math = how_.math}, probe_, name);
   }
   workspace_.enter(kOut);
   adapted_linear(ops_, *block.out, branches.out, attention_, low_, y1_);
@@ -337,19 +337,19 @@ void Session::repeat_blocks(int64_t first, int64_t last, bool norm_follows) {
 }
 
 bool Session::sparse_here(int64_t block) const {
-  return sparse_.enabled && layout_.rows >= sparse_.minimum && evaluation_ >= sparse_.dense_steps &&
-         block >= sparse_.dense_blocks && exact_keys_ > 0 && exact_keys_ < layout_.rows;
+  return how_.sparse && layout_.rows >= how_.minimum && evaluation_ >= how_.dense_steps &&
+         block >= how_.dense_blocks && exact_keys_ > 0 && exact_keys_ < layout_.rows;
 }
 
 SparseReport Session::sparse_report() {
   SparseReport report{sparse_calls_, dense_calls_, 0, ""};
-  if (!sparse_.enabled) return report;
+  if (!how_.sparse) return report;
   if (sparse_calls_ == 0) {
     report.reason =
-        layout_.rows < sparse_.minimum
+        layout_.rows < how_.minimum
             ? strf("the sequence has %lld rows, below the minimum of %lld", static_cast<long long>(layout_.rows),
-                   static_cast<long long>(sparse_.minimum))
-            : strf("no evaluation from %d and no block from %d ran", sparse_.dense_steps, sparse_.dense_blocks);
+                   static_cast<long long>(how_.minimum))
+            : strf("no evaluation from %d and no block from %d ran", how_.dense_steps, how_.dense_blocks);
     return report;
   }
   int32_t exact = 0;

@@ -39,7 +39,7 @@ TEST_F(AccelerationTest, PresetsSetCacheAttentionAndSteps) {
   request.preset = "balanced";
   const Acceleration balanced = settle_acceleration(request, {});
   EXPECT_EQ(policy_text(balanced.policy), "first-block,threshold=0.08,warmup=3,tail=2,cap=2,worst=0");
-  EXPECT_EQ(attention_text(balanced.sparse), "sparse:1,dense_steps=10,dense_blocks=2,minimum=24576");
+  EXPECT_EQ(attention_text(balanced.attention), "sparse:1,dense_steps=10,dense_blocks=2,minimum=24576");
   EXPECT_TRUE(balanced.lossy());
   request.preset = "ultra";
   EXPECT_EQ(settle_acceleration(request, {}).policy.mode, "forecast");
@@ -103,17 +103,17 @@ TEST_F(AccelerationTest, ATraceSaysWhatKindOfCacheItIsOf) {
 }
 
 TEST_F(AccelerationTest, AttentionAndAdaptersAreParsed) {
-  EXPECT_FALSE(parse_attention("dense").enabled);
-  const SparseOptions sparse = parse_attention("sparse:1.5,minimum=0,dense_steps=1");
+  EXPECT_FALSE(parse_attention("dense").sparse);
+  const AttentionOptions sparse = parse_attention("sparse:1.5,minimum=0,dense_steps=1");
   EXPECT_EQ(sparse.tau, 1.5f);
   EXPECT_EQ(sparse.minimum, 0);
   EXPECT_EQ(attention_text(parse_attention(attention_text(sparse))), attention_text(sparse));
-  const SparseOptions eight_bit = parse_attention("8bit"), both = parse_attention("sparse,dense=8bit");
-  EXPECT_FALSE(eight_bit.enabled);
-  EXPECT_TRUE(both.enabled);
-  for (const SparseOptions& options : {eight_bit, both}) {
-    EXPECT_EQ(options.dense, AttentionMath::eight_bit);
-    EXPECT_EQ(parse_attention(attention_text(options)).dense, AttentionMath::eight_bit) << attention_text(options);
+  const AttentionOptions eight_bit = parse_attention("8bit"), both = parse_attention("sparse,dense=8bit");
+  EXPECT_FALSE(eight_bit.sparse);
+  EXPECT_TRUE(both.sparse);
+  for (const AttentionOptions& options : {eight_bit, both}) {
+    EXPECT_EQ(options.math, AttentionMath::eight_bit);
+    EXPECT_EQ(parse_attention(attention_text(options)).math, AttentionMath::eight_bit) << attention_text(options);
   }
   for (const char* text : {"", "dense:1", "sage", "sparse:x", "sparse,tau=1", "sparse,minimum=-1", "8bit:1",
                            "8bit,minimum=0", "sparse,dense=4bit"}) {
