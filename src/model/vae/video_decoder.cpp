@@ -13,8 +13,9 @@
 namespace h3 {
 namespace {
 
-// Tiles per forward: matmuls of the largest cards work on 256 rows by 256 outputs per pair of multiprocessors, and with
-// 14 or 15 tiles of 1797 rows the last round of those is nearly full.
+// Tiles per forward at most; a decode shares its tiles out evenly. So 1344x768 takes two forwards of 14 and 960x544 one
+// of 15: matmuls of the largest cards work on 256 rows by 256 outputs per pair of multiprocessors, and with that many
+// tiles of 1797 rows the last round of those is nearly full (12.0 rounds for 14, 3.5 for four).
 constexpr int kTilesOnCard = 16;
 
 // What the branches are stored as. Block formats compute from bf16 on the host's kernels and from f16 on accelerators.
