@@ -1,7 +1,6 @@
 #include "apps/pack/pack.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "apps/pack/collect.h"
 #include "apps/pack/comfy_pack.h"
@@ -42,7 +41,6 @@ class Packer {
 
   PackReport run() {
     const PackContents contents = collect(files_, options_, pool_, log_);
-    tell_left_over();
     const std::string tokenizer = contents.tap > 0 ? tokenizer_section(files_) : "";
     if (const std::unique_ptr<CmfFile> same = unchanged_input(contents, tokenizer)) return copy(contents, *same);
     const CmfSections sections{.vocab = std::as_bytes(std::span(tokenizer))};
@@ -50,6 +48,7 @@ class Packer {
     const std::vector<std::string> blank(entries_.size(), std::string(kStrongDigits, '0'));
     const uint64_t header_bytes = pack_header(files_, contents, options_, sections, entries_, blank).size();
     CmfWriter writer(options_.output, entries_, sections, {.header_bytes = header_bytes});
+    tell_left_over(writer.file());
     for (size_t i = 0; i < entries_.size(); ++i) {
       control_.check();
       control_.progress("pack", static_cast<int64_t>(i), static_cast<int64_t>(entries_.size()));
@@ -69,8 +68,8 @@ class Packer {
   PackReport run_comfy() {
     const PackContents contents = collect(files_, options_, pool_, log_);
     const ComfyTensors tensors(files_, contents);
-    tell_left_over();
     SafetensorsWriter writer(options_.output, tensors.entries(), tensors.metadata());
+    tell_left_over(writer.file());
     for (size_t i = 0; i < contents.tensors.size(); ++i) {
       control_.check();
       control_.progress("pack", static_cast<int64_t>(i), static_cast<int64_t>(contents.tensors.size()));
@@ -86,14 +85,10 @@ class Packer {
   }
 
  private:
-  // A process that was killed could not remove what it had written (base/file_map.h); the writer starts it anew.
-  void tell_left_over() const {
-    const std::string part = options_.output + ".part";
-    std::error_code error;
-    const uint64_t bytes = std::filesystem::file_size(part, error);
-    if (error) return;
-    log_.write(LogLevel::warn, "%s: %.1f MB that an interrupted pack left behind; written anew", part.c_str(),
-               static_cast<double>(bytes) / 1e6);
+  void tell_left_over(const AtomicFile& file) const {
+    if (!file.left_over()) return;
+    log_.write(LogLevel::warn, "%s: %.1f MB that an interrupted pack left behind; written anew",
+               file.temporary_path().c_str(), static_cast<double>(*file.left_over()) / 1e6);
   }
 
   // The one CMF file that a pack would repeat: every tensor, configuration and the tokenizer as it has them. Its header
@@ -148,6 +143,7 @@ class Packer {
                      {.header_bytes = file.header_text().size(),
                       .least_data_offset = envelope.data.offset,
                       .features = envelope.features});
+    tell_left_over(writer.file());
     for (const CmfTensor& tensor : file.tensors()) {
       control_.check();
       writer.write(file.payload(tensor));

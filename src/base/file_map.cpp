@@ -84,12 +84,15 @@ bool lock_own(int fd, const std::string& temporary) {
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), temporary_(path + ".part") {
   // What a killed process left behind is emptied; what a running one writes is not touched.
+  struct stat info {};
+  const bool there = ::stat(temporary_.c_str(), &info) == 0;
   const int fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail(Code::io, "cannot write %s: %s", path.c_str(), std::strerror(errno));
   if (!lock_own(fd, temporary_)) {
     ::close(fd);
     fail(Code::io, "cannot write %s: another process is writing it; wait for it or choose another name", path.c_str());
   }
+  if (there) left_over_ = static_cast<uint64_t>(info.st_size);
   if (::ftruncate(fd, 0) != 0) {
     const int error = errno;
     ::close(fd);

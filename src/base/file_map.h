@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -43,10 +44,13 @@ class AtomicFile {
   // At a place of its own, which later write() calls do not follow. Bytes never written read as zero.
   void write_at(uint64_t offset, const void* data, size_t size);
   const std::string& temporary_path() const { return temporary_; }
+  // Bytes that a killed process had left in its place; they are gone.
+  std::optional<uint64_t> left_over() const { return left_over_; }
   void commit();
 
  private:
   std::string path_, temporary_;
+  std::optional<uint64_t> left_over_;
   int fd_ = -1;
 };
 

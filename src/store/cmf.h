@@ -131,6 +131,7 @@ class CmfWriter {
   const std::vector<std::string>& strong_hashes() const { return strong_; }
   // Head and sections; the file appears under its name. `header` has CmfLayout::header_bytes.
   void commit(std::string_view header);
+  const AtomicFile& file() const { return file_; }
 
  private:
   void finish_tensor();

@@ -27,6 +27,7 @@ class SafetensorsWriter {
   // The next bytes of an entry, in any order of entries.
   void write(size_t entry, std::span<const std::byte> bytes);
   void commit();  // every entry is complete; the file appears under its name
+  const AtomicFile& file() const { return file_; }
 
  private:
   struct Place {

@@ -22,6 +22,7 @@ class AtomicFileTest : public ::testing::Test {
 TEST_F(AtomicFileTest, WhatAKilledProcessLeftIsReplaced) {
   std::ofstream(path_ + ".part") << "half of something longer";
   AtomicFile file(path_);
+  EXPECT_EQ(file.left_over(), 24u);
   file.write("whole", 5);
   EXPECT_FALSE(fs::exists(path_));
   file.commit();
@@ -42,6 +43,7 @@ TEST_F(AtomicFileTest, OneWriterAtATime) {
   first.commit();
   EXPECT_EQ(read_file(path_), "first");
   AtomicFile third(path_);
+  EXPECT_EQ(third.left_over(), std::nullopt);
   third.write("third", 5);
   third.commit();
   EXPECT_EQ(read_file(path_), "third");
