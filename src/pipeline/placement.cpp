@@ -62,9 +62,10 @@ PackedLayout layout_of(const Resolved& r, int64_t text_rows) {
   return build_layout(spec);
 }
 
-class Planner {
+class PlacementPlanner {
  public:
-  explicit Planner(const PlacementInput& input) : in_(input), r_(input.resolved), text_rows_(text_rows_of(r_)) {
+  explicit PlacementPlanner(const PlacementInput& input)
+      : in_(input), r_(input.resolved), text_rows_(text_rows_of(r_)) {
     load_adapters();
   }
 
@@ -102,7 +103,7 @@ class Planner {
   int64_t adapter_bytes_ = 0;
 };
 
-DitOptions Planner::dit_options(int64_t layers) const {
+DitOptions PlacementPlanner::dit_options(int64_t layers) const {
   DitOptions options;
   options.compute = r_.compute;
   options.activation = r_.compute == Compute::f32 ? DType::f32 : DType::bf16;
@@ -110,7 +111,7 @@ DitOptions Planner::dit_options(int64_t layers) const {
   return options;
 }
 
-void Planner::load_adapters() {
+void PlacementPlanner::load_adapters() {
   const std::vector<AdapterChoice>& choices = acceleration_of(r_).adapters;
   const Component* component = find(Role::dit);
   if (choices.empty() || component == nullptr) return;
@@ -123,7 +124,7 @@ void Planner::load_adapters() {
   adapter_bytes_ = adapter_ops_->device().allocated_bytes() - before;
 }
 
-int64_t Planner::text_bytes(int64_t layers) const {
+int64_t PlacementPlanner::text_bytes(int64_t layers) const {
   if (!r_.request.prompt_embeds.empty() || find(Role::conditioner) == nullptr) return 0;
   const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
   ConditionerOptions options;
@@ -140,7 +141,7 @@ int64_t Planner::text_bytes(int64_t layers) const {
   return counting->device().peak_bytes();
 }
 
-int64_t Planner::dit_bytes(int64_t layers) const {
+int64_t PlacementPlanner::dit_bytes(int64_t layers) const {
   const Component* component = find(Role::dit);
   if (component == nullptr) return 0;
   const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
@@ -186,7 +187,7 @@ int64_t values_of(const Component& component) {
   return sum;
 }
 
-Planner::Decoders Planner::decoder_bytes() const {
+PlacementPlanner::Decoders PlacementPlanner::decoder_bytes() const {
   Decoders out;
   if (const Component* component = find(Role::video_vae)) {
     const std::unique_ptr<CountingOps> counting = make_counting(in_.ops);
@@ -206,7 +207,7 @@ Planner::Decoders Planner::decoder_bytes() const {
   return out;
 }
 
-int64_t Planner::layers_of(Role role) const {
+int64_t PlacementPlanner::layers_of(Role role) const {
   const Component* component = find(role);
   if (component == nullptr) return 0;
   if (role == Role::dit) return inspect_dit(*component, in_.ops.context().log).config.layers;
@@ -219,7 +220,7 @@ int64_t Planner::layers_of(Role role) const {
 }
 
 // The most layers that may stay so that bytes(layers) <= room; -1 when even none of them fits.
-int64_t Planner::fitting(int64_t count, int64_t room, const std::function<int64_t(int64_t)>& bytes) const {
+int64_t PlacementPlanner::fitting(int64_t count, int64_t room, const std::function<int64_t(int64_t)>& bytes) const {
   if (bytes(kAllLayers) <= room) return kAllLayers;
   int64_t low = 0, high = count - 3;  // of `count` layers two travel at least (model/layer_stack.h)
   if (high < 0 || bytes(0) > room) return -1;
@@ -234,7 +235,7 @@ int64_t Planner::fitting(int64_t count, int64_t room, const std::function<int64_
   return low;
 }
 
-void Planner::fill(Placement& plan, int64_t text, int64_t dit, const Decoders& decoders) const {
+void PlacementPlanner::fill(Placement& plan, int64_t text, int64_t dit, const Decoders& decoders) const {
   const int64_t beside = plan.decoders_first ? decoders.held : 0;
   plan.adapters = adapter_bytes_;
   plan.phases.clear();
@@ -249,7 +250,7 @@ void Planner::fill(Placement& plan, int64_t text, int64_t dit, const Decoders& d
   for (const PlacementPhase& phase : plan.phases) plan.peak = std::max(plan.peak, phase.bytes);
 }
 
-void Planner::refuse(const Placement& plan) const {
+void PlacementPlanner::refuse(const Placement& plan) const {
   std::string parts;
   for (const PlacementPhase& phase : plan.phases) {
     parts +=
@@ -263,7 +264,7 @@ void Planner::refuse(const Placement& plan) const {
                                      : "raise --vram or use --plan auto");
 }
 
-Placement Planner::plan() {
+Placement PlacementPlanner::plan() {
   Placement plan;
   Device& device = in_.ops.device();
   const int64_t cap = device.is_host() ? in_.budget.ram : in_.budget.vram;
@@ -369,6 +370,6 @@ Json Placement::to_json() const {
   return json.set("phases", std::move(list));
 }
 
-Placement plan_placement(const PlacementInput& input) { return Planner(input).plan(); }
+Placement plan_placement(const PlacementInput& input) { return PlacementPlanner(input).plan(); }
 
 }  // namespace h3
