@@ -9,6 +9,7 @@
 #include "model/synthetic.h"
 #include "ops/shadow.h"
 #include "pipeline/acceleration.h"
+#include "pipeline/precision.h"
 #include "pipeline/session.h"
 
 namespace h3 {
@@ -94,13 +95,13 @@ void bench_shadowed(const BenchOptions& options, Context& context, const std::fu
 
 Request clip_request(const ModelBench& model) {
   Request request;
-  request.prompt = "a paper boat on a river";
+  request.prompt = kAnyPrompt;
   request.width = model.width;
   request.height = model.height;
   request.frames = model.frames;
   request.steps = 4;
-  request.precision = compute_name(model.compute);
-  request.vae_precision = compute_name(decoder_compute(model.compute));
+  request.precision = precision_name(model.compute);
+  request.vae_precision = precision_name(decoder_compute(model.compute));
   request.attention = attention_text({.math = model.attention});
   return request;
 }
@@ -111,7 +112,7 @@ void run_bench(const BenchOptions& options, Log& log, const std::function<void(c
   if ((options.kind == BenchKind::vae || options.kind == BenchKind::decode) && !decodes &&
       decoder_compute(compute) != compute) {
     fail(Code::usage, "--precision: %s does not run in %s, give f32, bf16 or f16",
-         options.kind == BenchKind::vae ? "the video encoder" : "the video decoder", compute_name(compute));
+         options.kind == BenchKind::vae ? "the video encoder" : "the video decoder", precision_name(compute));
   }
   if (options.kind == BenchKind::e2e) {
     const Json row = bench_clip(options, log);

@@ -7,6 +7,7 @@
 #include "bench/timing.h"
 #include "model/synthetic.h"
 #include "pipeline/acceleration.h"
+#include "pipeline/precision.h"
 #include "sampling/rng.h"
 
 namespace h3 {
@@ -139,7 +140,7 @@ Json measure(Ops& ops, int64_t rows, const ModelBench& options) {
     if (calls[i].tflop > 0) part.set("tflops", calls[i].tflop / median);
     parts.push(part);
   }
-  Json row = Json::object({{"bench", "block"}, {"backend", ops.name()}, {"compute", compute_name(options.compute)}});
+  Json row = Json::object({{"bench", "block"}, {"backend", ops.name()}, {"compute", precision_name(options.compute)}});
   return row.set("attention", attention_text({.math = options.attention}))
       .set("rows", rows)
       .set("median_s", total)

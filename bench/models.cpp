@@ -16,6 +16,7 @@
 #include "model/vae/audio_vae.h"
 #include "model/vae/video_vae.h"
 #include "pipeline/acceleration.h"
+#include "pipeline/precision.h"
 #include "sampling/rng.h"
 #include "sampling/schedule.h"
 
@@ -70,17 +71,6 @@ LayoutSpec text_to_video(const ModelBench& o) {
 }
 
 }  // namespace
-
-const char* compute_name(Compute compute) {
-  switch (compute) {
-    case Compute::f32: return "f32";
-    case Compute::bf16: return "bf16";
-    case Compute::f16: return "f16";
-    case Compute::int8: return "int8";
-    case Compute::packed: return "fp8";
-    default: return "?";
-  }
-}
 
 Ceiling measure_ceiling(Ops& ops, Compute compute) {
   const int64_t n = ops.device().is_host() ? 2048 : 8192;
@@ -159,7 +149,7 @@ class StepBench {
     const double tflop = step_tflop(config_, static_cast<double>(layout_.rows));
     Json row = report_of("step", ops_, seconds, tflop, ceiling.matmul_tflops);
     row.set("size", strf("%dx%dx%d", options_.width, options_.height, options_.frames)).set("rows", layout_.rows);
-    row.set("layers", config_.layers).set("compute", compute_name(options_.compute));
+    row.set("layers", config_.layers).set("compute", precision_name(options_.compute));
     return row.set("attention", attention_text({.math = options_.attention}));
   }
 
@@ -287,7 +277,7 @@ Json bench_video_decode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
   Json row = report_of("video_decode", ops, seconds, per_tile * tiles / 1e12, ceiling.matmul_tflops);
   row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames))
       .set("frames", emitted)
-      .set("compute", compute_name(o.compute));
+      .set("compute", precision_name(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->decode_bytes(frames, height, width));
   row.set("finite", finite).set("repeatable", sums[0] == sums[1]);
   if (psnr > 0) row.set("psnr_of_f16_db", psnr);
@@ -350,7 +340,7 @@ Json bench_video_encode(Ops& ops, const ModelBench& o, const Ceiling& ceiling) {
                        columns.lengths[0] / (kTile * kTile);
   const double clips = std::ceil(static_cast<double>(o.frames) / kClip);
   Json row = report_of("video_encode", ops, seconds, 8.95 * tiles * clips, ceiling.matmul_tflops);
-  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("compute", compute_name(o.compute));
+  row.set("size", strf("%dx%dx%d", o.width, o.height, o.frames)).set("compute", precision_name(o.compute));
   row.set("weight_bytes", vae->weight_bytes()).set("scratch_bytes", vae->encode_bytes(o.frames, o.height, o.width));
   row.set("rel_l2", error).set("finite", all_finite(moments)).set("repeatable", first == moments);
   return row;

@@ -13,14 +13,12 @@ namespace h3 {
 
 struct ModelBench {
   int width = 960, height = 544, frames = 124, text_rows = 16;
-  int64_t layers = 0;               // 0 = the release's
-  Compute compute = Compute::bf16;  // packed: weights in e4m3, multiplied as they are stored
-  int repeats = 5;                  // odd numbers give a median that was measured
-  int64_t record_blocks = 0;        // of an evaluation, recorded at a time (DitRequest)
+  int64_t layers = 0;                              // 0 = the release's
+  Compute compute = Compute::bf16;                 // packed: weights in e4m3, multiplied as they are stored
+  int repeats = 5;                                 // odd numbers give a median that was measured
+  int64_t record_blocks = 0;                       // of an evaluation, recorded at a time (DitRequest)
   AttentionMath attention = AttentionMath::exact;  // of the blocks
 };
-
-const char* compute_name(Compute compute);  // "bf16"
 
 // Rates of this device, measured: what a fraction of the ceiling refers to.
 struct Ceiling {

@@ -43,8 +43,7 @@ int run_prepare(Arguments& arguments) {
   Session session(options, terminal.log());
   Request request = arguments.request();
   request.output.clear();
-  if (request.prompt.empty())
-    request.prompt = "a paper boat on a river";  // of what is resolved only the arithmetic counts
+  if (request.prompt.empty()) request.prompt = kAnyPrompt;  // of what is resolved only the arithmetic counts
   Control control;
   control.on_progress = [&](const Progress& progress) { terminal.progress(progress); };
   Json report;

@@ -12,6 +12,7 @@
 #include "base/nearest.h"
 #include "base/text.h"
 #include "pipeline/acceleration.h"
+#include "pipeline/precision.h"
 
 namespace h3 {
 namespace {
@@ -51,15 +52,6 @@ BenchKind kind_of(const Arguments& arguments) {
        suggestion(word, names).c_str());
 }
 
-Compute compute_of(const std::string& name) {
-  if (name == "f32") return Compute::f32;
-  if (name == "bf16") return Compute::bf16;
-  if (name == "f16") return Compute::f16;
-  if (name == "int8") return Compute::int8;
-  if (name == "fp8") return Compute::packed;
-  fail(Code::usage, "--precision: \"%s\" is not known, give f32, bf16, f16, int8 or fp8", name.c_str());
-}
-
 int checked(const Arguments& arguments, const char* name, int fallback, int low, int high) {
   const int value = arguments.whole(name, fallback);
   if (value < low || value > high) {
@@ -87,7 +79,8 @@ int run_bench_models(Arguments& arguments) {
   model.height = side(request.height.value_or(288));
   model.frames = std::min(std::max(request.frames.value_or(39), 1), kMaxFrames);
   model.layers = checked(arguments, "layers", 2, 1, 50);
-  model.compute = compute_of(arguments.text("precision", "bf16"));
+  model.compute = parse_precision("--precision", arguments.text("precision", "bf16"),
+                                  {Compute::f32, Compute::bf16, Compute::f16, Compute::int8, Compute::packed});
   model.repeats = checked(arguments, "repeats", 3, 1, 1000);
   if (arguments.has("rows")) options.rows = row_counts(arguments.text("rows"));
   options.shadow = arguments.on("shadow");

@@ -14,7 +14,7 @@ int run_bench_start(Arguments& arguments) {
   SessionOptions session = session_options(arguments);
   session.models.insert(session.models.begin(), arguments.positional.begin(), arguments.positional.end());
   Request request = arguments.request();
-  if (request.prompt.empty()) request.prompt = "a paper boat on a river";
+  if (request.prompt.empty()) request.prompt = kAnyPrompt;
   const Json row = bench_start(session, request, terminal.log());
   std::printf("%s\n", arguments.on("json") ? row.dump().c_str() : bench_line(row).c_str());
   return 0;

@@ -102,17 +102,6 @@ MatrixSource first_rows(const MatrixSource& source, int64_t count) {
 
 double values_of(const MatrixSource& source) { return static_cast<double>(source.rows * source.cols); }
 
-const char* name_of(Compute compute) {
-  switch (compute) {
-    case Compute::f32: return "f32";
-    case Compute::bf16: return "bf16";
-    case Compute::f16: return "f16";
-    case Compute::int8: return "int8";
-    case Compute::packed: return "packed";
-  }
-  return "?";
-}
-
 class Dry final : public DryOps {
  public:
   Dry(Context& context, DryRules rules)
@@ -219,10 +208,10 @@ class Dry final : public DryOps {
   void measure_with(DryConv& conv);
   void move(const View& src, const View& dst) { book("move", static_cast<double>(src.bytes() + dst.bytes())); }
   void rows(const View& view, double passes) {
-    book(std::string("rows ") + h3::name_of(view.type), passes * static_cast<double>(view.elements()));
+    book(std::string("rows ") + name_of(view.type), passes * static_cast<double>(view.elements()));
   }
   void exponential(const View& view) {
-    book(std::string("exp ") + h3::name_of(view.type), static_cast<double>(view.elements()));
+    book(std::string("exp ") + name_of(view.type), static_cast<double>(view.elements()));
   }
   void keep_sample(const std::string& kind, const MatrixSource& weight) {
     MatrixSource& sample = booking_.samples[kind];
@@ -319,13 +308,13 @@ void Dry::attention(const AttentionArgs& args) {
   const int64_t keys = args.k.dim[at];
   const double flop = (args.causal ? 2.0 : 4.0) * batch * static_cast<double>(queries) * static_cast<double>(keys) *
                       static_cast<double>(heads * width);
-  book(strf("attention %s %lld", h3::name_of(args.q.type), static_cast<long long>(width)), flop, batch);
+  book(strf("attention %s %lld", name_of(args.q.type), static_cast<long long>(width)), flop, batch);
   need(rules_.scratch + rules_.attention_scratch(args));
   use({"attention",
        "",
        strf("%lld x %lld, %lld heads of %lld%s", static_cast<long long>(queries), static_cast<long long>(keys),
             static_cast<long long>(heads), static_cast<long long>(width), args.causal ? ", causal" : ""),
-       args.math == AttentionMath::eight_bit ? "int8, e4m3" : h3::name_of(args.q.type),
+       args.math == AttentionMath::eight_bit ? "int8, e4m3" : name_of(args.q.type),
        {},
        batch,
        flop});

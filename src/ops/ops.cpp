@@ -1,6 +1,34 @@
 #include "ops/ops.h"
 
 namespace h3 {
+namespace {
+
+struct ComputeRow {
+  Compute compute;
+  const char* name;
+};
+
+constexpr ComputeRow kComputes[] = {{Compute::f32, "f32"},
+                                    {Compute::bf16, "bf16"},
+                                    {Compute::f16, "f16"},
+                                    {Compute::int8, "int8"},
+                                    {Compute::packed, "packed"}};
+
+}  // namespace
+
+const char* name_of(Compute compute) {
+  for (const ComputeRow& row : kComputes) {
+    if (row.compute == compute) return row.name;
+  }
+  return "?";
+}
+
+std::optional<Compute> compute_named(const std::string& name) {
+  for (const ComputeRow& row : kComputes) {
+    if (name == row.name) return row.compute;
+  }
+  return std::nullopt;
+}
 
 void Conv::output_extent(const int64_t input[3], int64_t output[3]) const {
   for (int axis = 0; axis < 3; ++axis) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ enum class Compute : uint8_t {
   int8,   // activations and weights quantised per row as codec/int8_row.h says; i32 accumulation
   packed  // weights stay in their stored format; kernels may quantise activations or round weights: see Linear
 };
+const char* name_of(Compute compute);                           // "f32", ..., "packed"
+std::optional<Compute> compute_named(const std::string& name);  // the inverse
 
 // Weights that come and go together: one layer of a stack that does not fit on the device as a whole. Between its uses
 // a group lies in host memory: the mapped file, or a packed copy where a kernel reads other bytes than the file's. Its

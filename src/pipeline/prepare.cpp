@@ -9,6 +9,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "ops/plan_maker.h"
+#include "pipeline/precision.h"
 #include "pipeline/report.h"
 #include "sampling/rng.h"
 #include "sampling/schedule.h"
@@ -21,19 +22,8 @@ constexpr int kAudioLatents = 8;
 
 using Key = std::vector<std::pair<std::string, std::string>>;
 
-const char* width_name(Compute compute) {
-  switch (compute) {
-    case Compute::f32: return "f32";
-    case Compute::bf16: return "bf16";
-    case Compute::f16: return "f16";
-    case Compute::int8: return "int8";
-    case Compute::packed: return "fp8";
-  }
-  return "?";
-}
-
 Key full_key(const PlanMaker& maker, Compute compute) {
-  Key key = {{"width", width_name(compute)}, {"shape", "dynamic"}, {"program", engine_version()}};
+  Key key = {{"width", precision_name(compute)}, {"shape", "dynamic"}, {"program", engine_version()}};
   for (auto& part : maker.key()) key.push_back(std::move(part));
   return key;
 }

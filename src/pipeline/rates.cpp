@@ -51,13 +51,6 @@ DType type_of(const std::string& name) {
   return name == "bf16" ? DType::bf16 : name == "f16" ? DType::f16 : DType::f32;
 }
 
-Compute compute_of(const std::string& name) {
-  if (name == "bf16") return Compute::bf16;
-  if (name == "f16") return Compute::f16;
-  if (name == "int8") return Compute::int8;
-  return name == "packed" ? Compute::packed : Compute::f32;
-}
-
 class Prober {
  public:
   explicit Prober(Ops& ops) : ops_(ops), device_(ops.device()) {}
@@ -130,7 +123,7 @@ class Prober {
     return through(few.seconds, few.amount, many.seconds, many.amount);
   }
   Rate large_linear(const std::string& type) {
-    const Compute compute = compute_of(type);
+    const Compute compute = compute_named(type).value_or(Compute::f32);
     return two([&](bool large) {
       const int64_t edge = large ? 8192 : 128, count = large ? 4096 : 32;
       const std::vector<float> values(static_cast<size_t>(edge * edge), 0.01f);
@@ -221,7 +214,7 @@ class Prober {
   Rate pack(const MatrixSource& sample, const std::string& type) {
     const double values = static_cast<double>(sample.rows * sample.cols);
     if (values == 0) return {};
-    const Compute compute = compute_of(type);
+    const Compute compute = compute_named(type).value_or(Compute::f32);
     return {0, median_seconds(ops_, [&] { make_linear(sample, compute, 0); }) / values};
   }
   Rate pack_conv() {

@@ -17,6 +17,9 @@
 
 namespace h3 {
 
+// Where what the clip shows does not matter: measurements, plans of kernels.
+inline constexpr const char* kAnyPrompt = "a paper boat on a river";
+
 enum class Compute : uint8_t;  // ops/ops.h
 class PromptLinter;            // pipeline/prompt_lint.h
 

@@ -12,6 +12,7 @@
 #include "pipeline/acceleration.h"
 #include "pipeline/checks.h"
 #include "pipeline/conditions.h"
+#include "pipeline/precision.h"
 #include "pipeline/prompt_lint.h"
 #include "pipeline/references.h"
 #include "sampling/sampler.h"
@@ -411,27 +412,20 @@ void Resolver::shifts() {
 
 void Resolver::precision() {
   const std::string compute = default_text("precision", asked_.precision, facts_.precision);
-  one_of("precision", compute, {"f32", "bf16", "int8", "fp8"});
-  if (compute == "fp8" && !facts_.fp8) {
+  out_.compute = parse_precision("precision", compute, {Compute::f32, Compute::bf16, Compute::int8, Compute::packed});
+  if (out_.compute == Compute::packed && !facts_.fp8) {
     fail(Code::usage,
          "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card, and one of them is missing here; give "
          "bf16, which any file and device can do");
   }
-  out_.compute = compute == "bf16"   ? Compute::bf16
-                 : compute == "int8" ? Compute::int8
-                 : compute == "fp8"  ? Compute::packed
-                                     : Compute::f32;
   const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
-  one_of("vae_precision", vae, {"f32", "bf16", "f16", "fp8"});
-  if (vae == "fp8" && !facts_.multiplies_fp8) {
+  out_.vae_compute =
+      parse_precision("vae_precision", vae, {Compute::f32, Compute::bf16, Compute::f16, Compute::packed});
+  if (out_.vae_compute == Compute::packed && !facts_.multiplies_fp8) {
     fail(Code::usage,
          "vae_precision: fp8 needs an NVIDIA card of compute capability 8.9 or newer, which this run does not compute "
          "on; give f16, which any device can do");
   }
-  out_.vae_compute = vae == "bf16"  ? Compute::bf16
-                     : vae == "f16" ? Compute::f16
-                     : vae == "fp8" ? Compute::packed
-                                    : Compute::f32;
   in_range("quality", asked_.quality.value_or(18), 0, 51, "18 (0 is lossless, 51 the smallest file)");
 }
 
@@ -584,10 +578,7 @@ void Resolver::explicit_request() {
   const std::string attention = attention_text(settled.attention);
   r.attention = attention == "dense" ? "" : attention;
   r.precision = asked_.precision.empty() ? facts_.precision : asked_.precision;
-  r.vae_precision = out_.vae_compute == Compute::bf16     ? "bf16"
-                    : out_.vae_compute == Compute::f16    ? "f16"
-                    : out_.vae_compute == Compute::packed ? "fp8"
-                                                          : "f32";
+  r.vae_precision = precision_name(out_.vae_compute);
 }
 
 }  // namespace

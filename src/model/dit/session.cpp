@@ -337,19 +337,18 @@ void Session::repeat_blocks(int64_t first, int64_t last, bool norm_follows) {
 }
 
 bool Session::sparse_here(int64_t block) const {
-  return how_.sparse && layout_.rows >= how_.minimum && evaluation_ >= how_.dense_steps &&
-         block >= how_.dense_blocks && exact_keys_ > 0 && exact_keys_ < layout_.rows;
+  return how_.sparse && layout_.rows >= how_.minimum && evaluation_ >= how_.dense_steps && block >= how_.dense_blocks &&
+         exact_keys_ > 0 && exact_keys_ < layout_.rows;
 }
 
 SparseReport Session::sparse_report() {
   SparseReport report{sparse_calls_, dense_calls_, 0, ""};
   if (!how_.sparse) return report;
   if (sparse_calls_ == 0) {
-    report.reason =
-        layout_.rows < how_.minimum
-            ? strf("the sequence has %lld rows, below the minimum of %lld", static_cast<long long>(layout_.rows),
-                   static_cast<long long>(how_.minimum))
-            : strf("no evaluation from %d and no block from %d ran", how_.dense_steps, how_.dense_blocks);
+    report.reason = layout_.rows < how_.minimum
+                        ? strf("the sequence has %lld rows, below the minimum of %lld",
+                               static_cast<long long>(layout_.rows), static_cast<long long>(how_.minimum))
+                        : strf("no evaluation from %d and no block from %d ran", how_.dense_steps, how_.dense_blocks);
     return report;
   }
   int32_t exact = 0;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "bench/ops.h"
 #include "bench/timing.h"
+#include "pipeline/precision.h"
 #include "quant/matrix.h"
 
 namespace h3 {
@@ -49,7 +50,7 @@ TEST(Bench, DecodersStayAboveEightBits) {
     ModelBench model;
     model.compute = compute;
     const Request request = clip_request(model);
-    EXPECT_EQ(request.precision, compute_name(compute));
+    EXPECT_EQ(request.precision, precision_name(compute));
     EXPECT_EQ(request.vae_precision, decoder);
   }
   Log log;
@@ -62,7 +63,7 @@ TEST(Bench, DecodersStayAboveEightBits) {
     options.model.compute = compute;
     try {
       run_bench(options, log, [](const Json&) { ADD_FAILURE() << "measured"; });
-      FAIL() << compute_name(compute);
+      FAIL() << precision_name(compute);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), Code::usage);
       EXPECT_NE(std::string(error.what()).find("give f32, bf16 or f16"), std::string::npos) << error.what();
