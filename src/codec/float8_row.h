@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
+#include "codec/absmax.h"
 #include "codec/float8.h"
 
 namespace h3 {
 
-// value ~ e4m3 * scale. A row with a NaN or Inf has the scale NaN, and so only NaN results; as int8_row.h, the maximum
-// is that of the magnitude bits taken as integers.
+// value ~ e4m3 * scale; absmax as codec/absmax.h. A row with a NaN or Inf has the scale NaN, and so only NaN results.
 H3_HD static inline float float8_row_scale(float absmax) {
   return f32_bits(absmax) < 0x7f800000u ? absmax / 448.0f : f32_from_bits(0x7fc00000u);
 }
@@ -19,12 +19,7 @@ H3_HD static inline float float8_row_inverse(float absmax) { return absmax >= 1e
 
 // A row as it is multiplied: what its codes stand for.
 static inline void float8_row_round(double* row, int64_t count) {
-  uint32_t top = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t bits = f32_bits(static_cast<float>(row[i])) & 0x7fffffffu;
-    if (bits > top) top = bits;
-  }
-  const float absmax = f32_from_bits(top), inverse = float8_row_inverse(absmax);
+  const float absmax = absmax_of(row, count), inverse = float8_row_inverse(absmax);
   const double scale = static_cast<double>(float8_row_scale(absmax));
   for (int64_t i = 0; i < count; ++i) {
     row[i] = static_cast<double>(e4m3_to_f32(f32_to_e4m3(static_cast<float>(row[i]) * inverse))) * scale;

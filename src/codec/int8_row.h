@@ -4,12 +4,11 @@
 
 #include <cstdint>
 
-#include "codec/scalar.h"
+#include "codec/absmax.h"
 
 namespace h3 {
 
-// value ~ q * scale. A row with a NaN or Inf has the scale NaN, and so only NaN results; the maximum of the magnitude
-// bits taken as integers keeps them (a floating maximum may lose a NaN).
+// value ~ q * scale; absmax as codec/absmax.h. A row with a NaN or Inf has the scale NaN, and so only NaN results.
 H3_HD static inline float int8_row_scale(float absmax) {
   return f32_bits(absmax) < 0x7f800000u ? absmax / 127.0f : f32_from_bits(0x7fc00000u);
 }

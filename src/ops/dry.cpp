@@ -335,8 +335,7 @@ double int8_weight_error(const MatrixSource& rows) {
   double error = 0, norm = 0;
   for (int64_t r = 0; r < rows.rows; ++r) {
     rows.decode_rows(r, 1, row.data());
-    float absmax = 0;
-    for (const float value : row) absmax = std::max(absmax, std::fabs(value));
+    const float absmax = absmax_of(row.data(), rows.cols);
     const float scale = int8_row_scale(absmax), inverse = int8_row_inverse(absmax);
     for (const float value : row) {
       const double d = static_cast<double>(value) - scale * static_cast<float>(int8_row_quantise(value, inverse));

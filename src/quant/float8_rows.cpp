@@ -14,9 +14,7 @@ struct Rows {
 };
 
 void encode_row(const float* values, int64_t count, uint8_t* codes, uint8_t* scale) {
-  uint32_t top = 0;
-  for (int64_t i = 0; i < count; ++i) top = std::max(top, f32_bits(values[i]) & 0x7fffffffu);
-  const float absmax = f32_from_bits(top), inverse = float8_row_inverse(absmax);
+  const float absmax = absmax_of(values, count), inverse = float8_row_inverse(absmax);
   for (int64_t i = 0; i < count; ++i) codes[i] = f32_to_e4m3(values[i] * inverse);
   store_f32(scale, float8_row_scale(absmax));
 }

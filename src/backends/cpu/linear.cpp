@@ -89,9 +89,7 @@ void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t panel, 
   if (w.gemm->integer) {
     for (int64_t r = 0; r < count; ++r) {
       float* row = rows + r * w.in;
-      uint32_t top = 0;
-      for (int64_t k = 0; k < w.in; ++k) top = std::max(top, f32_bits(row[k]) & 0x7fffffffu);
-      const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
+      const float absmax = absmax_of(row, w.in), inverse = int8_row_inverse(absmax);
       int64_t sum = 0;
       for (int64_t k = 0; k < w.in; ++k) {
         const int8_t q = int8_row_quantise(row[k], inverse);

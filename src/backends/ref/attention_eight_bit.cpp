@@ -23,17 +23,9 @@ std::vector<double> load(const View& view) {
   return out;
 }
 
-float absmax(const double* values, int64_t count, int64_t step = 1) {
-  uint32_t top = 0;  // the bits keep a NaN, see int8_row.h
-  for (int64_t i = 0; i < count; ++i) {
-    top = std::max(top, f32_bits(static_cast<float>(values[i * step])) & 0x7fffffffu);
-  }
-  return f32_from_bits(top);
-}
-
 // int8 in place; returns the scale.
 double quantise(double* values, int64_t count) {
-  const float top = absmax(values, count), inverse = int8_row_inverse(top);
+  const float top = absmax_of(values, count), inverse = int8_row_inverse(top);
   for (int64_t i = 0; i < count; ++i) values[i] = int8_row_quantise(static_cast<float>(values[i]), inverse);
   return static_cast<double>(int8_row_scale(top));
 }
@@ -46,7 +38,7 @@ Codes encode(const View& k, const View& v) {
     for (int64_t j = 0; j < keys; ++j) sum += codes.k[j * d + e];
     const double mean = rows::round_to(k.type, sum / static_cast<double>(keys));
     for (int64_t j = 0; j < keys; ++j) codes.k[j * d + e] = static_cast<float>(codes.k[j * d + e] - mean);
-    const float top = absmax(&codes.v[e], keys, d), inverse = float8_row_inverse(top);
+    const float top = absmax_of(&codes.v[e], keys, d), inverse = float8_row_inverse(top);
     codes.v_scale.push_back(static_cast<double>(float8_row_scale(top)));
     for (int64_t j = 0; j < keys; ++j) {
       double& value = codes.v[j * d + e];

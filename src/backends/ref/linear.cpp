@@ -37,9 +37,7 @@ float round_operands(Compute compute, float* row, int64_t count) {
       return 1;
     case Compute::int8: break;
   }
-  uint32_t top = 0;
-  for (int64_t i = 0; i < count; ++i) top = std::max(top, f32_bits(row[i]) & 0x7fffffffu);
-  const float absmax = f32_from_bits(top), inverse = int8_row_inverse(absmax);
+  const float absmax = absmax_of(row, count), inverse = int8_row_inverse(absmax);
   for (int64_t i = 0; i < count; ++i) row[i] = int8_row_quantise(row[i], inverse);
   return int8_row_scale(absmax);
 }
