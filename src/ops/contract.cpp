@@ -19,19 +19,13 @@ constexpr double kExpUnderflow = 1e-36;  // exp(-x) of f32 overflows beyond x = 
 
 double accumulated(int64_t depth) { return kSafety * std::sqrt(static_cast<double>(depth)) * kUnit; }
 
-std::vector<double> row_of(const View& view, int64_t row) {
-  std::vector<double> v(static_cast<size_t>(rows::row_length(view)));
-  load_row(view, row, 0, rows::row_length(view), v.data());
-  return v;
-}
-
 // One value per element from |element|.
 template <typename F>
 Slack each(const View& view, F f) {
   Slack slack;
   slack.reserve(static_cast<size_t>(view.elements()));
   for (int64_t row = 0; row < rows::row_count(view); ++row) {
-    for (double e : row_of(view, row)) slack.push_back(f(std::fabs(e)));
+    for (double e : load_row(view, row)) slack.push_back(f(std::fabs(e)));
   }
   return slack;
 }
@@ -93,7 +87,7 @@ std::optional<Divergence> find_divergence(const View& got, const View& want, con
       }
       continue;
     }
-    const std::vector<double> g = row_of(got, row), w = row_of(want, row);
+    const std::vector<double> g = load_row(got, row), w = load_row(want, row);
     for (int64_t i = 0; i < length; ++i) {
       const int64_t index = row * length + i;
       if (std::isnan(w[i]) ? std::isnan(g[i]) : g[i] == w[i]) continue;
@@ -118,7 +112,7 @@ Slack layer_norm(const View& x, const View& w, const View& b, float eps) {
   const int64_t n = rows::row_length(x);
   Slack slack;
   for (int64_t row = 0; row < rows::row_count(x); ++row) {
-    const std::vector<double> v = row_of(x, row);
+    const std::vector<double> v = load_row(x, row);
     const Moments m = moments(v, static_cast<double>(eps));
     for (int64_t i = 0; i < n; ++i) {
       double e = (std::fabs(v[i]) + m.mean_abs) * m.factor;
@@ -136,7 +130,7 @@ Slack norm_modulate(const View& x, const View& w, float eps, const Modulation& m
   const int64_t n = rows::row_length(x);
   Slack slack;
   for (int64_t row = 0; row < rows::row_count(x); ++row) {
-    const std::vector<double> v = row_of(x, row), scale = row_of(mod.scale, id_at(mod.ids, row));
+    const std::vector<double> v = load_row(x, row), scale = load_row(mod.scale, id_at(mod.ids, row));
     const double factor = inverse_rms(v, static_cast<double>(eps));
     for (int64_t i = 0; i < n; ++i) {
       const double normed = std::fabs(v[i] * factor * (weight.empty() ? 1 : weight[i]));
@@ -154,12 +148,12 @@ Slack head_norm_rope(const View& x, const Ops::HeadNorm& norm, const Rope& rope)
   const double normed = norm.enabled ? accumulated(d) + (norm.rounding == NormRounding::twice ? 4 : 2) * u : 0;
   Slack slack;
   for (int64_t row = 0; row < rows::row_count(x); ++row) {
-    std::vector<double> v = row_of(x, row), c, s;
+    std::vector<double> v = load_row(x, row), c, s;
     if (norm.enabled) {
       const double factor = inverse_rms(v, static_cast<double>(norm.eps));
       for (int64_t i = 0; i < d; ++i) v[i] *= factor * (weight.empty() ? 1 : weight[i]);
     }
-    if (pairs > 0) c = row_of(rope.cos, row / heads), s = row_of(rope.sin, row / heads);
+    if (pairs > 0) c = load_row(rope.cos, row / heads), s = load_row(rope.sin, row / heads);
     for (int64_t i = 0; i < d; ++i) {
       if (i >= 2 * pairs) {
         slack.push_back(normed * std::fabs(v[i]));
@@ -218,7 +212,7 @@ void open_masked_values(const AttentionArgs& args, Slack& slack) {
     for (int64_t head = 0; head < heads; ++head) {
       std::vector<int64_t> last(static_cast<size_t>(d), -1);  // the last key whose v is not finite
       for (int64_t key = 0; key < keys; ++key) {
-        const std::vector<double> v = row_of(args.v, (b * keys + key) * (heads / group) + head / group);
+        const std::vector<double> v = load_row(args.v, (b * keys + key) * (heads / group) + head / group);
         for (int64_t e = 0; e < d; ++e) {
           if (!std::isfinite(v[e])) last[e] = key;
         }
@@ -241,11 +235,11 @@ Slack eight_bit_attention(const AttentionArgs& args, const View& magnitude) {
   Slack slack;
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
     const int64_t head = row % heads, batch = row / heads / queries;
-    const std::vector<double> q = row_of(args.q, row);
+    const std::vector<double> q = load_row(args.q, row);
     std::vector<double> scores, largest(q.size());
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t key = (batch * keys + j) * heads + head;
-      const std::vector<double> k = row_of(args.k, key), v = row_of(args.v, key);
+      const std::vector<double> k = load_row(args.k, key), v = load_row(args.v, key);
       double dot = 0;
       for (size_t e = 0; e < q.size(); ++e) dot += q[e] * k[e], largest[e] = std::max(largest[e], std::fabs(v[e]));
       scores.push_back(dot * static_cast<double>(args.scale));
@@ -253,7 +247,7 @@ Slack eight_bit_attention(const AttentionArgs& args, const View& magnitude) {
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
     for (double score : scores) sum += std::exp(score - top);
-    const std::vector<double> m = row_of(magnitude, row);
+    const std::vector<double> m = load_row(magnitude, row);
     for (size_t e = 0; e < q.size(); ++e) slack.push_back(0x1p-10 * m[e] + 0.125 / sum * largest[e]);
   }
   return slack;
@@ -266,7 +260,7 @@ Slack attention(const AttentionArgs& args, const View& magnitude) {
   const int64_t d = args.q.dim[args.q.rank - 1], keys = args.k.dim[args.k.rank - 3];
   const auto norm_of = [](const View& view, int64_t row) {
     double sum = 0;
-    for (double e : row_of(view, row)) sum += e * e;
+    for (double e : load_row(view, row)) sum += e * e;
     return std::sqrt(sum);
   };
   double key = 0;  // the largest |k|, which with |q| bounds every sum |q_e k_e|
@@ -278,7 +272,7 @@ Slack attention(const AttentionArgs& args, const View& magnitude) {
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
     const double score = std::fabs(static_cast<double>(args.scale)) * norm_of(args.q, row) * key;
     const double relative = 2 * accumulated(d) * score + kSafety * kUnit + rounding + accumulated(keys);
-    for (double m : row_of(magnitude, row)) slack.push_back(relative * m);
+    for (double m : load_row(magnitude, row)) slack.push_back(relative * m);
   }
   if (args.causal) open_masked_values(args, slack);
   return slack;
@@ -306,7 +300,7 @@ Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude) {
       const int64_t end = std::min(first + kSparseBlock, args.k.dim[0]);
       std::vector<double> mean(static_cast<size_t>(args.k.dim[2]));
       for (int64_t r = first; r < end; ++r) {
-        const std::vector<double> values = row_of(args.k, r * heads + head);
+        const std::vector<double> values = load_row(args.k, r * heads + head);
         for (size_t d = 0; d < mean.size(); ++d) mean[d] += values[d] / static_cast<double>(end - first);
       }
       key = std::max(key, norm(mean));
@@ -314,8 +308,9 @@ Slack sparse_attention(const SparseAttentionArgs& args, const View& magnitude) {
   }
   size_t i = 0;
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
-    const double relative = 4 * u * (1 + std::fabs(static_cast<double>(args.scale)) * norm(row_of(args.q, row)) * key);
-    for (double m : row_of(magnitude, row)) slack[i++] += relative * m;
+    const double relative =
+        4 * u * (1 + std::fabs(static_cast<double>(args.scale)) * norm(load_row(args.q, row)) * key);
+    for (double m : load_row(magnitude, row)) slack[i++] += relative * m;
   }
   return slack;
 }
@@ -326,7 +321,7 @@ Slack linear_add(const View& want, const View& magnitude, float scale, int64_t d
   size_t i = 0;
   // The scaled product and the sum round to f32 before the one rounding to T.
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
-    const std::vector<double> y = row_of(want, row), m = row_of(magnitude, row);
+    const std::vector<double> y = load_row(want, row), m = load_row(magnitude, row);
     for (size_t e = 0; e < y.size(); ++e, ++i) slack[i] = s * slack[i] + 4 * kUnit * (s * m[e] + std::fabs(y[e]));
   }
   return slack;
@@ -341,7 +336,7 @@ Slack group_norm_silu(const View& x, int groups, const View& w, const View& b, f
       std::vector<double> v;
       for (int64_t c = group * channels; c < (group + 1) * channels; ++c) {
         for (int64_t h = 0; h < x.dim[2]; ++h) {
-          const std::vector<double> line = row_of(x, (c * frames + t) * x.dim[2] + h);
+          const std::vector<double> line = load_row(x, (c * frames + t) * x.dim[2] + h);
           v.insert(v.end(), line.begin(), line.end());
         }
       }
@@ -374,7 +369,7 @@ Slack aa_snake(const View& x, const View& a, const View& inv, const View& up, co
   const int64_t n = x.dim[1];
   Slack slack;
   for (int64_t c = 0; c < x.dim[0]; ++c) {
-    const std::vector<double> v = row_of(x, c);
+    const std::vector<double> v = load_row(x, c);
     std::vector<double> error(static_cast<size_t>(2 * n));  // of the activated signal, and its size for the sum below
     for (int64_t j = 0; j < 2 * n; ++j) {
       double m = 0;
@@ -401,9 +396,9 @@ void add_rounded_weights(const View& x, const View& magnitude, Slack& slack) {
   const int64_t out = magnitude.dim[1];
   for (int64_t row = 0; row < rows::row_count(x); ++row) {
     double sum = 0;
-    for (double e : row_of(x, row)) sum += std::fabs(e);
+    for (double e : load_row(x, row)) sum += std::fabs(e);
     const double least = x.type == DType::f16 ? 0x1p-25 * sum : 0;  // half the spacing of subnormal weights
-    const std::vector<double> m = row_of(magnitude, row);
+    const std::vector<double> m = load_row(magnitude, row);
     for (int64_t o = 0; o < out; ++o) slack[row * out + o] += u * m[o] + least;
   }
 }
@@ -411,7 +406,7 @@ void add_rounded_weights(const View& x, const View& magnitude, Slack& slack) {
 void add_float8_sums(const View& magnitude, Slack& slack) {
   size_t i = 0;
   for (int64_t row = 0; row < rows::row_count(magnitude); ++row) {
-    for (double m : row_of(magnitude, row)) slack[i++] += 0x1p-11 * m;
+    for (double m : load_row(magnitude, row)) slack[i++] += 0x1p-11 * m;
   }
 }
 
@@ -419,7 +414,7 @@ void add_rounded_product(const View& want, const View& alone, DType type, Slack&
   const double u = 2 * unit_roundoff(type) + 4 * kUnit;
   size_t i = 0;
   for (int64_t row = 0; row < rows::row_count(want); ++row) {
-    const std::vector<double> y = row_of(want, row), p = row_of(alone, row);
+    const std::vector<double> y = load_row(want, row), p = load_row(alone, row);
     for (size_t e = 0; e < y.size(); ++e, ++i) slack[i] += u * std::fabs(p[e]) + 4 * kUnit * std::fabs(y[e]);
   }
 }
@@ -428,7 +423,7 @@ void add_int8_activations(const View& x, const std::vector<double>& l1, const st
   const size_t out = l1.size();
   for (int64_t row = 0; row < rows::row_count(x); ++row) {
     double top = 0;
-    for (double e : row_of(x, row)) top = std::max(top, std::fabs(e));
+    for (double e : load_row(x, row)) top = std::max(top, std::fabs(e));
     const double step = top / 127;
     // Each error is at most step / 2 and has the deviation step / sqrt(12): eight deviations, or the sum when smaller.
     for (size_t o = 0; o < out; ++o) slack[row * out + o] += std::min(0.5 * step * l1[o], 8 * step / 3.4641 * l2[o]);

@@ -8,12 +8,6 @@
 namespace h3::contract {
 namespace {
 
-std::vector<double> row_of(const View& view, int64_t row) {
-  std::vector<double> v(static_cast<size_t>(rows::row_length(view)));
-  rows::load_row(view, row, 0, rows::row_length(view), v.data());
-  return v;
-}
-
 // Of element i of a linear's result: what its sum may be off, and a rounding to T that falls the other way.
 double off_by(double value, double slack, DType type) {
   const double subnormal = type == DType::f16 ? 0x1p-24 : 0;
@@ -28,7 +22,7 @@ Slack linear_swiglu(const View& gate, const View& up, const View& want, const Sl
   Slack out;
   out.reserve(own.size());
   for (int64_t row = 0; row < gate.dim[0]; ++row) {
-    const std::vector<double> g = row_of(gate, row), v = row_of(up, row);
+    const std::vector<double> g = rows::load_row(gate, row), v = rows::load_row(up, row);
     for (int64_t i = 0; i < half; ++i) {
       const double eg = off_by(g[i], slack[row * 2 * half + i], gate.type);
       const double ev = off_by(v[i], slack[row * 2 * half + half + i], gate.type);
@@ -46,7 +40,7 @@ Slack linear_scaled_add(const View& sums, const View& scale, DType type, const S
   Slack out;
   out.reserve(slack.size());
   for (int64_t row = 0; row < sums.dim[0]; ++row) {
-    const std::vector<double> v = row_of(sums, row);
+    const std::vector<double> v = rows::load_row(sums, row);
     for (size_t i = 0; i < v.size(); ++i) {
       const size_t at = row * v.size() + i;
       out.push_back((own.empty() ? 0 : own[at]) + std::fabs(s[i]) * off_by(v[i], slack[at], sums.type));
@@ -62,9 +56,9 @@ Slack linear_head_norm_rope(const View& sums, int64_t heads, int64_t d, const Op
   const int64_t outs = sums.dim[1], pairs = rope.cos.empty() ? 0 : rope.cos.dim[1];
   Slack out = slack;
   for (int64_t row = 0; row < sums.dim[0]; ++row) {
-    const std::vector<double> v = row_of(sums, row);
+    const std::vector<double> v = rows::load_row(sums, row);
     std::vector<double> c, s;
-    if (pairs > 0) c = row_of(rope.cos, row), s = row_of(rope.sin, row);
+    if (pairs > 0) c = rows::load_row(rope.cos, row), s = rows::load_row(rope.sin, row);
     for (int64_t head = 0; head < heads; ++head) {
       const double* const x = v.data() + head * d;
       std::vector<double> error(static_cast<size_t>(d));

@@ -52,4 +52,18 @@ inline void copy_elements(const View& from, const View& to) {
   }
 }
 
+// Between two mirrors of one span: the elements of a view that lie in it.
+inline void take_elements(const Mirror& from, const View& view, Mirror& to) {
+  if (view.elements() == 0 || view.device != from.original.device) return;
+  const int64_t size = size_of(view.type), length = rows::row_length(view), bytes = from.bytes.view.bytes();
+  const int64_t step = view.rank == 0 ? size : view.stride[view.rank - 1] * size;
+  for (int64_t row = 0; row < rows::row_count(view); ++row) {
+    const int64_t first = rows::row_address(view, row) - from.original.data;
+    for (int64_t at = first; at < first + length * step; at += step) {
+      if (at < 0 || at + size > bytes) continue;
+      std::memcpy(to.bytes.view.data + at, from.bytes.view.data + at, static_cast<size_t>(size));
+    }
+  }
+}
+
 }  // namespace h3

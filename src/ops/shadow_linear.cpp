@@ -5,6 +5,12 @@
 
 namespace h3 {
 
+ShadowOps::Multiplied::Multiplied(ShadowOps& ops, const ShadowLinear& w, const View& x) : view(x) {
+  if (!w.float8_activations) return;
+  rounded = float8_rounded(ops.oracle_->device(), x);
+  view = rounded;
+}
+
 void ShadowOps::linear(const Linear& weight, const View& x, const View& y) { product(weight, x, y, false); }
 
 void ShadowOps::linear_onto(const Linear& weight, const View& x, const View& y) { product(weight, x, y, true); }
@@ -13,26 +19,26 @@ void ShadowOps::product(const Linear& weight, const View& x, const View& y, bool
   const ShadowLinear& w = static_cast<const ShadowLinear&>(weight);
   last_label_ = w.label;
   Call call(*this, onto ? "linear_onto" : "linear", &w);
-  const View &given = call.in(x), &ry = call.out(y);
+  const View& given = call.in(x);
+  const Multiplied operand(*this, w, given);
+  const View& ry = call.out(y);
   contract::Slack slack;
   Tensor alone;
   call.run([&] { onto ? fast_->linear_onto(*w.fast, x, y) : fast_->linear(*w.fast, x, y); },
            [&] {
-             if (!onto) return void(slack = oracle_linear(w, given, ry));
+             if (!onto) return void(slack = oracle_linear(w, operand, ry));
              alone = f64_like(oracle_->device(), ry);
-             slack = oracle_linear(w, given, alone);
-             const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), given) : Tensor();
-             oracle_->linear_onto(*w.oracle, w.float8_activations ? rounded.view : given, ry);
+             slack = oracle_linear(w, operand, alone);
+             oracle_->linear_onto(*w.oracle, operand.view, ry);
            });
   if (y.elements() == 0) return;
   if (onto) contract::add_rounded_product(ry, alone, y.type, slack);
   call.check(0, slack);
 }
 
-// y = x W^T + bias by the oracle, of the operands that are multiplied, and how far the kernel may be from it.
-contract::Slack ShadowOps::oracle_linear(const ShadowLinear& w, const View& x, const View& y) {
-  const Tensor rounded = w.float8_activations ? float8_rounded(oracle_->device(), x) : Tensor();
-  const View& rx = w.float8_activations ? rounded.view : x;
+// y = x W^T + bias by the oracle, and how far the kernel may be from it.
+contract::Slack ShadowOps::oracle_linear(const ShadowLinear& w, const Multiplied& x, const View& y) {
+  const View& rx = x.view;
   oracle_->linear(*w.oracle, rx, y);
   if (y.elements() == 0) return {};
   const Tensor size = absolute(oracle_->device(), rx), magnitude = f64_like(oracle_->device(), y);
@@ -58,7 +64,7 @@ void ShadowOps::linear_swiglu(const Linear& weight, const View& x, const View& w
   contract::Slack slack;
   call.run([&] { fast_->linear_swiglu(*w.fast, x, wide, out); },
            [&] {
-             slack = oracle_linear(w, rx, sums);
+             slack = oracle_linear(w, {*this, w, rx}, sums);
              oracle_->swiglu(gate, up, ro);
            });
   if (out.elements() > 0) call.check(0, contract::linear_swiglu(gate, up, ro, slack));
@@ -70,11 +76,12 @@ void ShadowOps::linear_scaled_add(const Linear& weight, const View& h, const Vie
   last_label_ = w.label;
   Call call(*this, "linear_scaled_add", &w);
   const View &rh = call.in(h), &rs = call.in(scale), &rx = call.out(x);
+  call.out(y);  // so that its gaps are checked
   const Tensor sums(oracle_->device(), y.type, {y.dim[0], y.dim[1]}, "shadow result");
   contract::Slack slack;
   call.run([&] { fast_->linear_scaled_add(*w.fast, h, y, scale, x); },
            [&] {
-             slack = oracle_linear(w, rh, sums);
+             slack = oracle_linear(w, {*this, w, rh}, sums);
              oracle_->scaled_add(rx, sums, rs);
            });
   if (x.elements() > 0) call.check(0, contract::linear_scaled_add(sums, rs, x.type, slack));
@@ -93,7 +100,7 @@ void ShadowOps::linear_head_norm_rope(const Linear& weight, const View& x, int64
   contract::Slack slack;
   call.run([&] { fast_->linear_head_norm_rope(*w.fast, x, heads, d, norm, rope, y); },
            [&] {
-             slack = oracle_linear(w, rx, sums);
+             slack = oracle_linear(w, {*this, w, rx}, sums);
              oracle_->copy(sums, ry);
              oracle_->head_norm_rope(ry.slice(1, 0, heads * d).split(1, d), rn, rr);
            });

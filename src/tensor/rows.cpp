@@ -38,6 +38,12 @@ void load_row(const View& view, int64_t row, int64_t begin, int64_t count, doubl
   load(view, row, begin, count, out);
 }
 
+std::vector<double> load_row(const View& view, int64_t row) {
+  std::vector<double> values(static_cast<size_t>(row_length(view)));
+  load_row(view, row, 0, row_length(view), values.data());
+  return values;
+}
+
 void load_row(const View& view, int64_t row, int64_t begin, int64_t count, float* out) {
   load(view, row, begin, count, out);
 }

@@ -57,6 +57,7 @@ inline bool same_dims(const View& a, const View& b) {
 // Elements [begin, begin + count) of a row. Exact for every floating type.
 void load_row(const View& view, int64_t row, int64_t begin, int64_t count, double* out);
 void load_row(const View& view, int64_t row, int64_t begin, int64_t count, float* out);
+std::vector<double> load_row(const View& view, int64_t row);  // the whole of it
 // Rounds once to the type of the view.
 void store_row(const View& view, int64_t row, int64_t begin, int64_t count, const double* values);
 

@@ -22,6 +22,7 @@ class Env {
   Env(Ops& backend, uint64_t seed, bool plant_nan = false) : ops(backend), state_(seed), nan_(plant_nan) {}
   Ops& ops;
   std::vector<View> outputs;  // in the order of making
+  View scratch;               // that may hold anything afterwards, but for the gaps between its rows
 
   View in(const std::vector<int64_t>& dims, DType type, Layout layout = Layout::packed, float scale = 2);
   View out(const std::vector<int64_t>& dims, DType type, Layout layout = Layout::packed);  // holds rubbish

@@ -168,11 +168,13 @@ const FusedShape kFusedShapes[] = {
     {5, 64, 192, 2, 64, 24, Layout::packed},    {300, 128, 768, 8, 64, 24, Layout::packed},
     {517, 256, 512, 4, 64, 24, Layout::packed}, {260, 128, 512, 4, 64, 24, Layout::strided}};
 
-Case fused_case(Tail tail, const FusedMode& m, const FusedShape& s) {
+// `within`: the result of swiglu is the first half of what lies in between.
+Case fused_case(Tail tail, const FusedMode& m, const FusedShape& s, bool within = false) {
   const char* const op = tail == Tail::swiglu       ? "linear_swiglu"
                          : tail == Tail::scaled_add ? "linear_scaled_add"
                                                     : "linear_head_norm_rope";
-  const std::string name = strf("%s, %s%s", m.name, dims_text({s.rows, s.in, s.out}).c_str(), layout_text(s.layout));
+  const std::string name = strf("%s, %s%s%s", m.name, dims_text({s.rows, s.in, s.out}).c_str(), layout_text(s.layout),
+                                within ? " in place" : "");
   return {op, name, [=](Env& e) -> std::function<void()> {
             const View x = e.in({s.rows, s.in}, m.type, s.layout);
             LinearSpec spec;
@@ -182,14 +184,17 @@ Case fused_case(Tail tail, const FusedMode& m, const FusedShape& s) {
             spec.compute = m.compute;
             spec.max_rows = s.rows;
             const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
-            if (tail == Tail::swiglu) {
-              const View out = e.out({s.rows, s.out / 2}, m.type, s.layout), wide = e.out({s.rows, s.out}, m.type);
-              e.outputs.pop_back();  // may hold anything
-              return [=, &e, &linear] { e.ops.linear_swiglu(linear, x, wide, out); };
-            }
             const View y = e.out({s.rows, s.out}, m.type, s.layout);
+            if (tail != Tail::head_norm_rope) {
+              e.outputs.pop_back();
+              e.scratch = y;
+            }
+            if (tail == Tail::swiglu) {
+              const View out =
+                  within ? e.also_output(y.slice(1, 0, s.out / 2)) : e.out({s.rows, s.out / 2}, m.type, s.layout);
+              return [=, &e, &linear] { e.ops.linear_swiglu(linear, x, y, out); };
+            }
             if (tail == Tail::scaled_add) {
-              e.outputs.pop_back();  // may hold anything
               const View scale = e.parameter({s.out}, -2, 2), stream = e.inout({s.rows, s.out}, DType::f32, s.layout);
               return [=, &e, &linear] { e.ops.linear_scaled_add(linear, x, y, scale, stream); };
             }
@@ -203,7 +208,10 @@ Case fused_case(Tail tail, const FusedMode& m, const FusedShape& s) {
 void add_fused_cases(std::vector<Case>& cases) {
   for (const Tail tail : {Tail::swiglu, Tail::scaled_add, Tail::head_norm_rope}) {
     for (const FusedMode& mode : kFusedModes) {
-      for (const FusedShape& shape : kFusedShapes) cases.push_back(fused_case(tail, mode, shape));
+      for (const FusedShape& shape : kFusedShapes) {
+        cases.push_back(fused_case(tail, mode, shape));
+        if (tail == Tail::swiglu) cases.push_back(fused_case(tail, mode, shape, true));
+      }
     }
   }
 }

@@ -12,7 +12,7 @@
 namespace h3 {
 namespace {
 
-enum class Fault { none, third_silu, linear_nan, add_behind_row, gate_norm_skips_a_rounding };
+enum class Fault { none, third_silu, linear_nan, add_behind_row, gate_norm_skips_a_rounding, scratch_behind_row };
 
 // The oracle with one fault.
 class Faulty : public RefOps {
@@ -31,6 +31,15 @@ class Faulty : public RefOps {
   void add(const View& x, const View& y, const View& out) override {
     RefOps::add(x, y, out);
     if (fault == Fault::add_behind_row) host<float>(out)[out.dim[1]] = 1;
+  }
+  void linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) override {
+    RefOps::linear_swiglu(weight, x, wide, out);
+    if (fault == Fault::scratch_behind_row) host<float>(wide)[wide.dim[1]] += 1;
+  }
+  void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale,
+                         const View& x) override {
+    RefOps::linear_scaled_add(weight, h, y, scale, x);
+    if (fault == Fault::scratch_behind_row) host<float>(y)[y.dim[1]] += 1;
   }
   void gate_norm(const View& x, const View& y, const Gate& gate, const View& w, float eps, const Modulation& mod,
                  const View& h) override {
@@ -128,6 +137,23 @@ TEST_F(ShadowTest, StrayWritesAreFound) {
   const Tensor x = counted({4, 5}), wide = counted({4, 9});
   expect_has(failure_of([&] { ops->add(x, x, wide.view.slice(1, 2, 5)); }),
              {"add", "strided output", "not part of it"});
+}
+
+// What lies between a linear and what follows it may hold anything, its gaps belong to others.
+TEST_F(ShadowTest, StrayWritesBesideScratchAreFound) {
+  const Tensor x = counted({4, 5}), room = counted({4, 9}), out = counted({4, 3}), stream = counted({4, 6});
+  const Tensor scale = counted({6});
+  const View wide = room.view.slice(1, 2, 6);
+  const std::unique_ptr<Linear> fc = linear(6, 5);
+  const std::function<void()> calls[] = {[&] { ops->linear_swiglu(*fc, x, wide, out); },
+                                         [&] { ops->linear_swiglu(*fc, x, wide, wide.slice(1, 0, 3)); },
+                                         [&] { ops->linear_scaled_add(*fc, x, wide, scale, stream); }};
+  for (const std::function<void()>& call : calls) {
+    faulty->fault = Fault::none;
+    EXPECT_EQ(failure_of(call), "none");
+    faulty->fault = Fault::scratch_behind_row;
+    expect_has(failure_of(call), {"'dit.blocks.3.mlp.fc1'", "strided output", "not part of it"});
+  }
 }
 
 TEST_F(ShadowTest, AFusedOpMustRoundAsItsComposition) {
