@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "backends/list.h"
+#include "backends/ref/ref_ops.h"
 #include "base/compare.h"
 #include "base/context.h"
 #include "codec/scalar.h"
@@ -65,6 +67,39 @@ TEST_P(VideoVaeOn, NeitherBatchNorThreadsChangeABit) {
   for (int threads : {1, 3}) {
     Bench other(threads, GetParam());
     EXPECT_EQ(decode_raw(*other.ops, component, {.tiling = kSmall}, 12, 7, 8), want) << threads;
+  }
+}
+
+// The biases that linears are made with.
+class BiasRecorder : public RefOps {
+ public:
+  using RefOps::RefOps;
+  std::map<std::string, std::vector<float>> biases;  // by label
+
+  std::unique_ptr<Linear> make_linear(LinearSpec spec) override {
+    biases[spec.label] = spec.bias;
+    return RefOps::make_linear(std::move(spec));
+  }
+};
+
+// Whatever the blocks multiply in, what stays in f32 keeps its bias; the others' are what their results can hold.
+TEST(VideoVae, ABiasIsRoundedForItsOwnMatmul) {
+  Bench bench;
+  const TinyVideoVae tiny;
+  const auto bias = [&](const char* name) { return tiny.tensors.at(std::string(name) + ".bias").second; };
+  for (const Compute compute : {Compute::packed, Compute::f16, Compute::bf16, Compute::f32}) {
+    BiasRecorder ops(bench.context);
+    VideoVaeOptions options{.encoder = false, .tiling = kSmall};
+    set_precision(options, compute);
+    load_video_vae(ops, tiny.component(), options);
+    EXPECT_EQ(ops.biases.at("video_vae.decoder.proj_in"), bias("decoder.proj_in")) << name_of(compute);
+    EXPECT_EQ(ops.biases.at("video_vae.decoder.post_quant_conv"), bias("post_quant_conv")) << name_of(compute);
+    std::vector<float> want = bias("decoder.transformer_blocks.1.ff.net.2");
+    for (float& b : want) {
+      if (compute == Compute::packed || compute == Compute::f16) b = f16_to_f32(f32_to_f16(b));
+      if (compute == Compute::bf16) b = bf16_to_f32(f32_to_bf16(b));
+    }
+    EXPECT_EQ(ops.biases.at("video_vae.decoder.blocks.1.w2"), want) << name_of(compute);
   }
 }
 
