@@ -9,6 +9,7 @@
 #include "apps/pack/time_curve.h"
 #include "base/error.h"
 #include "base/file_map.h"
+#include "pipeline/plan.h"
 #include "pipeline/session.h"
 #include "store/cmf.h"
 #include "store/cmf_verify.h"
@@ -80,6 +81,7 @@ TEST_F(Pack, AnF32PackRendersTheSameBytes) {
 }
 
 TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
+  check_ = true;
   const struct {
     const char* quant;
     double least, most;  // relative L2 of the transformer's MLPs
@@ -91,6 +93,7 @@ TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
     const double error = report.families.at("dit.mlp").error.rel_l2();
     EXPECT_GE(error, row.least) << row.quant;
     EXPECT_LE(error, row.most) << row.quant;
+    EXPECT_NE(report.to_text().find("velocities: relative L2"), std::string::npos) << row.quant;
     if (std::string(row.quant) != "q8_2f") {
       EXPECT_LT(report.bytes, last) << row.quant;
       last = report.bytes;
@@ -104,6 +107,35 @@ TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
     }
     EXPECT_TRUE(files.tokenizer.has_value());
     EXPECT_EQ(files.defaults.at("width").as_int(), 96);
+  }
+}
+
+// What --explain prints: the kernel and the stored format of every matmul of what the packer quantises.
+TEST_F(Pack, PlansNameThePackedKernelOfEveryMatmul) {
+  for (const char* format : {"q4tp", "q2tp"}) {
+    pack(format, path("packed.cmf"));
+    SessionOptions options;
+    options.models = {path("packed.cmf")};
+    options.device = "cpu";
+    Session session(options, log_);
+    for (const char* precision : {"int8", "bf16", "f32"}) {
+      Request request;
+      request.prompt = "a red circle moves right";
+      request.width = request.height = 64;
+      request.frames = 5;
+      request.steps = 1;
+      request.precision = precision;
+      const RunPlan plan = session.plan(session.resolve(request));
+      const std::string on = std::string(" on ") + format, text = plan.to_text(true);
+      int named = 0;
+      for (const ShapeUse& use : plan.shapes) {
+        if (use.op != "linear" || use.label.find(".blocks.") == std::string::npos) continue;
+        EXPECT_NE(use.kernel.find(on), std::string::npos) << precision << " " << use.label << ": " << use.kernel;
+        EXPECT_NE(text.find(use.kernel), std::string::npos) << use.label;
+        ++named;
+      }
+      EXPECT_GE(named, 4) << text;
+    }
   }
 }
 

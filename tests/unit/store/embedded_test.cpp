@@ -13,11 +13,14 @@ namespace {
 TEST(Embedded, HoldsTheFilesOfTheFolder) {
   const std::string folder = std::string(H3_SOURCE_DIR) + "/models/demo/";
   if (embedded_demo().empty()) GTEST_SKIP() << "built without the demo model";
+  size_t bytes = 0;
   for (const MemoryFile& file : embedded_demo()) {
+    bytes += file.bytes.size();
     const FileMap map(folder + std::string(file.name));
     ASSERT_EQ(map.bytes().size(), file.bytes.size()) << file.name;
     EXPECT_TRUE(std::equal(file.bytes.begin(), file.bytes.end(), map.bytes().begin())) << file.name;
   }
+  EXPECT_LE(bytes, size_t{16} << 20);  // the program carries them
 }
 
 TEST(Embedded, IsACompleteModel) {
