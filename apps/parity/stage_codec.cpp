@@ -130,7 +130,8 @@ void run_nvfp4_bf16(Suite& suite, const Json& c) {
 void run_convrot_linear(Suite& suite, const Json& c) {
   const CodecVector v = convrot_vector(c);
   const PackedRows m = packed_rows(v.matrix);
-  std::vector<float> x = hex_floats(c.at("x_f32_le").as_string()), scales, y;
+  const std::vector<float> given = hex_floats(c.at("x_f32_le").as_string());
+  std::vector<float> x = given, scales, y;
   std::vector<int8_t> q;
   for (size_t first = 0; first + static_cast<size_t>(m.cols) <= x.size(); first += static_cast<size_t>(m.cols)) {
     float* row = &x[first];
@@ -149,6 +150,18 @@ void run_convrot_linear(Suite& suite, const Json& c) {
   suite.exact(v.name + ".x", same_plane(std::as_bytes(std::span(q)), hex_bytes(c.at("x_rotated_i8").as_string())));
   suite.exact(v.name + ".x.scale", same_bits(scales, hex_floats(c.at("x_scale_f32_le").as_string())));
   suite.exact(v.name + ".y", same_bits(y, hex_floats(c.at("y_f32_le").as_string())));
+  // A back end that multiplies such codes as they are.
+  LinearSpec spec;
+  spec.label = v.name;
+  spec.weight.append(v.matrix, 0, m.rows);
+  spec.compute = Compute::int8;
+  const std::unique_ptr<Linear> linear = suite.ops().make_linear(std::move(spec));
+  if (linear->rotation == 0) return;
+  const auto rows = static_cast<int64_t>(scales.size());
+  const Tensor in = upload_f32(suite.ops().device(), given.data(), {rows, m.cols}, DType::f32, "rows");
+  const Tensor out(suite.ops().device(), DType::f32, {rows, m.rows}, "products");
+  suite.ops().linear(*linear, in, out);
+  suite.check(v.name + ".y.linear", download_f32(out), y, {.rel_l2 = 1e-6});
 }
 
 void run_w4a8_grid(Suite& suite, const Json& c) {

@@ -136,7 +136,8 @@ class Dry final : public DryOps {
     linear->refusals = linear->plan.refusals;
     linear->bytes = linear->plan.bytes;
     linear->held = weights_.allocate(linear->bytes, linear->label.c_str());
-    const std::string kind = std::string("pack ") + row_of(spec.weight.format()).name + " " + name_of(spec.compute);
+    const std::string kind = std::string(linear->plan.kept_codes ? kPackCodes : "pack ") +
+                             row_of(spec.weight.format()).name + " " + name_of(spec.compute);
     book(kind, static_cast<double>(linear->in) * static_cast<double>(linear->out));
     keep_sample(kind, spec.weight);
     measure_with(*linear, spec.weight);

@@ -22,6 +22,7 @@ struct LinearPlan {
   int64_t row_scratch = 0;   // of a call, per row
   int64_t scratch_rows = 0;  // rows that scratch is made for at most; 0 = all
   bool stored = false;       // the weight stays in its format and is unpacked by every call
+  bool kept_codes = false;   // int8: the codes of the file are multiplied, nothing is quantised anew
 };
 
 // What the dry run asks of the back end it stands for.
@@ -43,8 +44,10 @@ struct Work {
 // of one that every call unpacks; "linear bf16": on an accelerator · "attention f32 128": flop, by the width of a
 // head · "snake": elements · "rows f32", "rows bf16": elements of norms, rotations and gates · "exp f32": elements of
 // activations · "move": bytes · "pack bf16 f32": weights unpacked from a format and packed for a compute type, at load;
-// "pack conv": weights of convolutions · "touch": bytes of the host taken from the system.
+// "pack codes of int8_convrot int8": as LinearPlan::kept_codes; "pack conv": weights of convolutions · "touch": bytes
+// of the host taken from the system.
 using WorkByKind = std::map<std::string, Work>;
+inline constexpr const char* kPackCodes = "pack codes of ";
 
 inline constexpr double kSampleValues = 1 << 20;  // of Booking::samples, about
 

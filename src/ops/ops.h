@@ -31,7 +31,8 @@ enum class Compute : uint8_t {
   f32,    // f32 operands (T converted up), f32 accumulation, no TF32
   bf16,   // operands rounded to bf16, f32 accumulation
   f16,    // operands rounded to f16 (saturating), f32 accumulation
-  int8,   // activations and weights quantised per row as codec/int8_row.h says; i32 accumulation
+  int8,   // activations and weights quantised per row as codec/int8_row.h says; i32 accumulation. Or see
+          // Linear::rotation
   packed  // weights stay in their stored format; kernels may quantise activations or round weights: see Linear
 };
 const char* name_of(Compute compute);                           // "f32", ..., "packed"
@@ -75,6 +76,9 @@ class Linear {
   // Compute::packed with e4m3 weights: activations e4m3 per row (codec/float8_row.h), the codes multiplied exactly,
   // sums as tensor cores of eight-bit floats keep them (contract::add_float8_sums), then both scales.
   bool float8_activations = false;
+  // Compute::int8: above 0, the weight's columns are rotated in groups of so many and its int8 codes and scales are
+  // those of the file; activations are rotated too (codec/rotation.h, in f32) before they are quantised.
+  int64_t rotation = 0;
 };
 
 enum class ConvKind : uint8_t { conv1d, transposed1d, conv3d };

@@ -15,6 +15,11 @@ namespace h3 {
 
 std::unique_ptr<Linear> ShadowOps::make_linear(LinearSpec spec) {
   auto linear = std::make_unique<ShadowLinear>();
+  linear->fast = fast_->make_linear(spec);
+  if (linear->fast->rotation > 0) {  // the oracle multiplies what the codes stand for before columns are rotated back
+    for (MatrixSource::Part& part : spec.weight.parts) part.matrix.rotation = 0;
+    spec.compute = Compute::packed;
+  }
   const int64_t out = spec.weight.rows, in = spec.weight.cols;
   auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(out * in));
   spec.weight.decode_rows(0, out, values->data());
@@ -25,11 +30,10 @@ std::unique_ptr<Linear> ShadowOps::make_linear(LinearSpec spec) {
   matrix.data = std::as_bytes(std::span<const float>(*values));
   matrix.keep_alive = values;
   magnitude.weight.append(matrix, 0, out);
-  linear->oracle = oracle_->make_linear(spec);
+  linear->oracle = oracle_->make_linear(std::move(spec));
   linear->magnitude = oracle_->make_linear(std::move(magnitude));
-  linear->fast = fast_->make_linear(std::move(spec));
   static_cast<Linear&>(*linear) = *linear->fast;
-  if (spec.compute == Compute::packed && linear->int8_activations) {
+  if (linear->compute == Compute::packed && linear->int8_activations) {
     for (int64_t o = 0; o < out; ++o) {
       double l1 = 0, l2 = 0;
       for (int64_t k = 0; k < in; ++k) {

@@ -6,8 +6,9 @@
 namespace h3 {
 
 ShadowOps::Multiplied::Multiplied(ShadowOps& ops, const ShadowLinear& w, const View& x) : view(x) {
-  if (!w.float8_activations) return;
-  rounded = float8_rounded(ops.oracle_->device(), x);
+  if (!w.float8_activations && w.rotation == 0) return;
+  Device& device = ops.oracle_->device();
+  rounded = w.rotation > 0 ? int8_rotated(device, x, w.rotation) : float8_rounded(device, x);
   view = rounded;
 }
 

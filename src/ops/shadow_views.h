@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "codec/float8_row.h"
+#include "codec/int8_row.h"
+#include "codec/rotation.h"
 #include "tensor/rows.h"
 #include "tensor/tensor.h"
 
@@ -34,6 +36,22 @@ inline Tensor float8_rounded(Device& device, const View& x) {
     double* const row = host<double>(out.view) + i * x.dim[1];
     rows::load_row(x, i, 0, x.dim[1], row);
     float8_row_round(row, x.dim[1]);
+  }
+  return out;
+}
+
+// x as its rows are multiplied where they are rotated and become int8, contiguous.
+inline Tensor int8_rotated(Device& device, const View& x, int64_t group) {
+  Tensor out = f64_like(device, x);
+  const int64_t n = x.dim[1];
+  std::vector<float> row(static_cast<size_t>(n));
+  for (int64_t i = 0; i < x.dim[0]; ++i) {
+    rows::load_row(x, i, 0, n, row.data());
+    for (int64_t k = 0; k < n; k += group) rotate_group(&row[k], group);
+    const float absmax = absmax_of(row.data(), n), inverse = int8_row_inverse(absmax);
+    const double scale = static_cast<double>(int8_row_scale(absmax));
+    double* const to = host<double>(out.view) + i * n;
+    for (int64_t k = 0; k < n; ++k) to[k] = int8_row_quantise(row[k], inverse) * scale;
   }
   return out;
 }

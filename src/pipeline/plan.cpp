@@ -207,7 +207,8 @@ RunPlan plan_run(Engine& engine, const Resolved& resolved, const PlanOptions& op
     if (streamed > 0) plan.ram.parts.push_back({"copies of streamed weights, staging", streamed});
   }
   for (const auto& [kind, sample] : booking.samples) {
-    if (kind.ends_with(" int8")) plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
+    if (kind.ends_with(" int8") && !kind.starts_with(kPackCodes))
+      plan.weight_error = std::max(plan.weight_error, int8_weight_error(sample));
   }
   // The oracle beside a run is slow in its own way.
   const bool shadowed = plan.device.rfind("shadow(", 0) == 0;

@@ -9,6 +9,7 @@
 #include "backends/cpu/packed.h"
 #include "backends/cpu/packed_weights.h"
 #include "codec/int8_row.h"
+#include "codec/rotation.h"
 
 namespace h3 {
 namespace {
@@ -56,7 +57,7 @@ struct ChunkScratch {
 
 struct TaskScratch {
   float* c;       // [block rows][block cols]
-  float* rows;    // weights to be packed: [nr][in], codes aside [in]; f16 operands: [mr][in]
+  float* rows;    // weights to be packed: [nr][in], codes aside [in]; f16 and rotated operands: [mr][in]
   int8_t* codes;  // integer kernels on stored weights: [nr][in]
   std::byte* b;   // stored weights: one block of packed columns
   int64_t bytes;
@@ -65,7 +66,8 @@ struct TaskScratch {
     c = carver.take<float>(w.block_rows() * w.block_cols());
     const bool codes_only = expands && w.gemm->integer;
     const int64_t staged = codes_only ? 1 : expands ? w.gemm->nr : 0;
-    rows = carver.take<float>(std::max<int64_t>(staged, w.compute == Compute::f16 ? w.gemm->mr : 0) * w.in);
+    const bool rewritten = w.compute == Compute::f16 || w.rotation > 0;
+    rows = carver.take<float>(std::max<int64_t>(staged, rewritten ? w.gemm->mr : 0) * w.in);
     codes = carver.take<int8_t>(codes_only ? w.gemm->nr * w.in : 0);
     b = carver.take<std::byte>(expands ? Packed(*w.gemm, false, w.block_cols(), w.in).bytes() : 0);
     bytes = carver.used();
@@ -78,6 +80,22 @@ int64_t chunk_rows(int64_t rows, int mr) {
   return round_up(ceil_div(rows, chunks), mr);
 }
 
+// Rows of a weight as int8 with their scale and what the kernel's offset of activations adds; codes stay what they are.
+void quantise_rows(CpuLinear& w, int64_t first, int64_t count, float* rows) {
+  for (int64_t r = 0; r < count; ++r) {
+    float* row = rows + r * w.in;
+    if (w.rotation == 0) {
+      const float absmax = absmax_of(row, w.in), inverse = int8_row_inverse(absmax);
+      for (int64_t k = 0; k < w.in; ++k) row[k] = int8_row_quantise(row[k], inverse);
+      w.col_scale[first + r] = int8_row_scale(absmax);
+    }
+    if (w.col_offset.empty()) continue;
+    int64_t sum = 0;
+    for (int64_t k = 0; k < w.in; ++k) sum += static_cast<int64_t>(row[k]);
+    w.col_offset[first + r] = static_cast<int32_t>(sum * w.gemm->a_offset);
+  }
+}
+
 // One panel of nr weight rows, as floats in `rows`, into `packed`.
 void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t panel, float* rows, std::byte* packed) {
   const int64_t first = panel * w.gemm->nr;
@@ -86,20 +104,7 @@ void pack_weight_panel(const MatrixSource& source, CpuLinear& w, int64_t panel, 
   if (w.compute == Compute::f16) {
     for (int64_t i = 0; i < count * w.in; ++i) rows[i] = saturated_f16(rows[i]);
   }
-  if (w.gemm->integer) {
-    for (int64_t r = 0; r < count; ++r) {
-      float* row = rows + r * w.in;
-      const float absmax = absmax_of(row, w.in), inverse = int8_row_inverse(absmax);
-      int64_t sum = 0;
-      for (int64_t k = 0; k < w.in; ++k) {
-        const int8_t q = int8_row_quantise(row[k], inverse);
-        row[k] = q;
-        sum += q;
-      }
-      w.col_scale[first + r] = int8_row_scale(absmax);
-      if (!w.col_offset.empty()) w.col_offset[first + r] = static_cast<int32_t>(sum * w.gemm->a_offset);
-    }
-  }
+  if (w.gemm->integer) quantise_rows(w, first, count, rows);
   w.layout.each_slice({isa::Elem::f32, {rows, w.in}, count, w.in}, panel, packed, w.gemm->pack_b);
 }
 
@@ -150,11 +155,16 @@ std::unique_ptr<Linear> CpuOps::make_linear(LinearSpec spec) {
   w->kernel = std::move(choice.kernel);
   w->refusals = std::move(choice.refusals);
   w->gemm = choice.gemm;
+  w->rotation = choice.rotation;
   const bool expands = choice.expands;
   w->bias = std::move(spec.bias);
   const isa::Gemm& gemm = *w->gemm;
   w->layout = Packed(gemm, false, out, in);
   const int64_t padded = w->layout.panels() * gemm.nr;
+  if (w->rotation > 0) {
+    w->col_scale = scales_of(spec.weight);
+    spec.weight = codes_of(spec.weight);
+  }
   if (gemm.integer) w->col_scale.resize(static_cast<size_t>(padded));
   if (gemm.a_offset != 0) w->col_offset.resize(static_cast<size_t>(padded));
   need_local(TaskScratch(nullptr, *w, expands).bytes);
@@ -217,9 +227,20 @@ void pack_activations(const isa::Level& kernels, const CpuLinear& w, const View&
   const isa::Gemm& gemm = *w.gemm;
   const int64_t first = panel * gemm.mr, count = std::min<int64_t>(gemm.mr, x.dim[0] - first);
   isa::PackSource source{elem_of(x.type), {x.data + first * x.stride[0] * size_of(x.type), x.stride[0]}, count, w.in};
-  if (gemm.integer) {
+  if (w.rotation > 0) {
     for (int64_t r = 0; r < count; ++r) {
       const std::byte* row = static_cast<const std::byte*>(source.rows.data) + r * x.stride[0] * size_of(x.type);
+      float* out = staging + r * w.in;
+      kernels.pointwise->convert(source.type, row, isa::Elem::f32, out, w.in);
+      for (int64_t k = 0; k < w.in; k += w.rotation) rotate_group(out + k, w.rotation);
+    }
+    source.type = isa::Elem::f32;
+    source.rows = {staging, w.in};
+  }
+  if (gemm.integer) {
+    for (int64_t r = 0; r < count; ++r) {
+      const std::byte* row =
+          static_cast<const std::byte*>(source.rows.data) + r * source.rows.stride * isa::elem_bytes(source.type);
       const float absmax = kernels.absmax(source.type, row, w.in);
       chunk.row_scale[first + r] = int8_row_scale(absmax);
       chunk.row_inverse[first + r] = int8_row_inverse(absmax);

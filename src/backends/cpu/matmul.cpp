@@ -97,7 +97,8 @@ LinearChoice choose_linear(const LinearSpec& spec, IsaLevel level, const std::st
   choice.expands = matmul.kernel->decode || stays_packed(spec.weight, spec.compute);
   choice.kernel = matmul.kernel->name;
   choice.refusals = std::move(matmul.refusals);
-  if (choice.expands) choice.kernel += std::string(" on ") + row_of(spec.weight.format()).name;
+  if (!choice.expands && choice.gemm->integer) choice.rotation = rotation_of_codes(spec.weight);
+  if (choice.expands || choice.rotation > 0) choice.kernel += std::string(" on ") + row_of(spec.weight.format()).name;
   if (!choice.expands && choice.gemm->integer) {
     if (std::string reason = requantised(spec.weight); !reason.empty()) choice.refusals.push_back(std::move(reason));
   }

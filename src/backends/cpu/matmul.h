@@ -35,10 +35,12 @@ struct MatmulChoice {
 // of its arguments.
 MatmulChoice choose_matmul(const MatmulDesc& desc, IsaLevel level, const std::string& forced = "");
 
-// What becomes of a weight: its kernel, whether every call expands it from its stored format, and how plans name both.
+// What becomes of a weight: its kernel, whether every call expands it from its stored format or its codes are used as
+// they are, and how plans name that.
 struct LinearChoice {
   const isa::Gemm* gemm = nullptr;
   bool expands = false;
+  int64_t rotation = 0;  // Linear::rotation
   std::string kernel;
   std::vector<std::string> refusals;
 };

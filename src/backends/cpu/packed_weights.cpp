@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "codec/int8_row.h"
+#include "codec/plain.h"
 
 namespace h3 {
 
@@ -58,13 +59,43 @@ bool stays_packed(Format format, Compute compute) {
   return row_of(format).bits_per_weight < (compute == Compute::int8 ? 8 : 16) && format != Format::noise;
 }
 
+int64_t rotation_of_codes(const MatrixSource& source) {
+  const int64_t rotation = source.parts.empty() ? 0 : source.parts.front().matrix.rotation;
+  const bool same = std::all_of(source.parts.begin(), source.parts.end(), [&](const MatrixSource::Part& part) {
+    const StoredMatrix& m = part.matrix;
+    return m.format == Format::int8_convrot && m.rotation == rotation && m.pre_scale.empty();
+  });
+  return same ? rotation : 0;
+}
+
+MatrixSource codes_of(const MatrixSource& source) {
+  MatrixSource codes = source;
+  for (MatrixSource::Part& part : codes.parts) {  // without scale and rotation a code decodes to itself
+    part.matrix.scale = {};
+    part.matrix.rotation = 0;
+  }
+  return codes;
+}
+
+std::vector<float> scales_of(const MatrixSource& source) {
+  std::vector<float> scales;
+  for (const MatrixSource::Part& part : source.parts) {
+    const PackedRows rows = packed_rows(part.matrix);
+    for (int64_t r = 0; r < part.rows; ++r) scales.push_back(row_scale(rows, part.first + r));
+  }
+  return scales;
+}
+
 std::string requantised(const MatrixSource& source) {
+  if (rotation_of_codes(source) > 0) return "";
   for (const MatrixSource::Part& part : source.parts) {
     const char* reason = nullptr;
     switch (part.matrix.format) {
       case Format::q8_0: reason = "there is a scale for every 32 columns"; break;
       case Format::q8_2f: reason = "there is a scale for every column"; break;
-      case Format::int8_convrot: reason = part.matrix.rotation > 0 ? "their columns are rotated" : nullptr; break;
+      case Format::int8_convrot:
+        reason = part.matrix.rotation > 0 ? "their columns are rotated, others are not" : nullptr;
+        break;
       case Format::q8_row: break;
       default: continue;  // no codes of eight bits for all columns
     }

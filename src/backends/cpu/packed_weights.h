@@ -41,6 +41,12 @@ class PackedWeights {
 // larger than the file: formats of fewer than eight bits always, those of about eight unless it computes in int8.
 bool stays_packed(const MatrixSource& source, Compute compute);
 bool stays_packed(Format format, Compute compute);
+// Above 0: int8 codes of columns rotated in groups of so many, which rotated activations meet as they are
+// (Linear::rotation).
+int64_t rotation_of_codes(const MatrixSource& source);
+// Of such a source: its codes as numbers, and the scale of every row.
+MatrixSource codes_of(const MatrixSource& source);
+std::vector<float> scales_of(const MatrixSource& source);
 // Why panels of int8 are not the codes that the file has, which are int8 too; "" when they are, or when it has none.
 std::string requantised(const MatrixSource& source);
 

@@ -25,7 +25,9 @@ LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads, 
   // Weights that stay in their format stay in the mapped file.
   plan.stored = choice.expands;
   plan.bytes = (choice.expands ? 0 : layout.bytes()) + scales + static_cast<int64_t>(spec.bias.size()) * 4;
-  plan.scratch = threads * (kThreadScratch + gemm.nr * in * 4);
+  plan.kept_codes = choice.rotation > 0;
+  const int64_t staged = plan.kept_codes ? std::max(gemm.nr, gemm.mr) : gemm.nr;
+  plan.scratch = threads * (kThreadScratch + staged * in * 4);
   if (choice.expands) {  // a block of its columns beside the block of the result
     const int64_t block = Packed(gemm, false, kBlockCols, in).bytes() + kBlockRows * kBlockCols * 4;
     plan.scratch = std::max(plan.scratch, threads * ((block + gemm.nr * in * 4) / kThreadScratch + 1) * kThreadScratch);
