@@ -40,6 +40,29 @@ TEST(Float8Row, MatricesRoundRowByRow) {
   }
 }
 
+// Rows that are in e4m3 already keep their codes and scales also beside others.
+TEST(Float8Row, AMatrixOfTwoFormatsBecomesOne) {
+  constexpr int64_t kCols = 32;
+  std::vector<float> values;
+  for (int64_t i = 0; i < 2 * kCols; ++i) values.push_back(static_cast<float>(std::cos(0.3 * static_cast<double>(i))));
+  StoredMatrix plain{.format = Format::f32, .rows = 2, .cols = kCols};
+  plain.data = std::as_bytes(std::span<const float>(values));
+  MatrixSource whole;
+  whole.append(plain, 0, 2);
+  ThreadPool pool(1);
+  const MatrixSource rounded = float8_rows(whole, pool);
+  MatrixSource mixed = rounded;
+  mixed.append(plain, 0, 2);
+  ASSERT_EQ(mixed.rows, 4);
+  const MatrixSource made = float8_rows(mixed, pool);
+  std::vector<float> got(4 * kCols), want(2 * kCols);
+  made.decode_rows(0, 4, got.data());
+  rounded.decode_rows(0, 2, want.data());
+  for (const MatrixSource::Part& part : made.parts) EXPECT_EQ(part.matrix.format, Format::f8_e4m3);
+  EXPECT_EQ(std::vector<float>(got.begin(), got.begin() + 2 * kCols), want);
+  EXPECT_EQ(std::vector<float>(got.begin() + 2 * kCols, got.end()), want);
+}
+
 TEST(Float8Row, LargestMagnitudeIsExact) {
   std::vector<double> row = {3, -7, 0.5, 0};
   float8_row_round(row.data(), 4);

@@ -100,8 +100,10 @@ TEST(PlanSearch, AnAdvantageOfOneRoundIsNone) {
   // A bucket of one number of rows has one end: nothing else refuses the candidate.
   Table lasting{{{2, {1.0, 0.5}}}, {}, {}, 0, {}};
   EXPECT_EQ(search(lasting, {1, 2}).candidate, 1);
+  const int first = 3, round = 2 * SearchOptions().calls;  // calls: one alone and each for its result; of a round
+  ASSERT_EQ(lasting.calls, first + 2 * round);
   Table fading{{{2, {1.0, 0.5}}}, {}, {1}, 0, {}};
-  fading.fades_after = lasting.calls / 2;  // between the rounds
+  fading.fades_after = first + round;  // between the rounds
   EXPECT_EQ(search(fading, {1, 2}).candidate, 0);
 }
 
