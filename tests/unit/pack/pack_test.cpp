@@ -110,7 +110,8 @@ TEST_F(Pack, EveryFormatReportsItsErrorAndOpens) {
   }
 }
 
-// What --explain prints: the kernel and the stored format of every matmul of what the packer quantises.
+// What --explain prints: the kernel and the stored format of every matmul of what the packer quantises, which gives
+// two bits to the first matrices of each MLP alone.
 TEST_F(Pack, PlansNameThePackedKernelOfEveryMatmul) {
   for (const char* format : {"q4tp", "q2tp"}) {
     pack(format, path("packed.cmf"));
@@ -126,15 +127,19 @@ TEST_F(Pack, PlansNameThePackedKernelOfEveryMatmul) {
       request.steps = 1;
       request.precision = precision;
       const RunPlan plan = session.plan(session.resolve(request));
-      const std::string on = std::string(" on ") + format, text = plan.to_text(true);
+      const std::string text = plan.to_text(true);
       int named = 0;
       for (const ShapeUse& use : plan.shapes) {
-        if (use.op != "linear" || use.label.find(".blocks.") == std::string::npos) continue;
-        EXPECT_NE(use.kernel.find(on), std::string::npos) << precision << " " << use.label << ": " << use.kernel;
+        const bool block = use.label.find(".blocks.") != std::string::npos && !use.label.ends_with(".adaln");
+        if (use.op != "linear" || !block) continue;
+        const bool first = use.label.ends_with(".fc1") || use.label.ends_with(".w1");
+        const bool two_bits = first && std::string(format) == "q2tp";
+        const char* const stored = two_bits ? " on q2tp" : " on q4tp";
+        EXPECT_TRUE(use.kernel.ends_with(stored)) << precision << " " << use.label << ": " << use.kernel;
         EXPECT_NE(text.find(use.kernel), std::string::npos) << use.label;
-        ++named;
+        named += use.kernel.ends_with(std::string(" on ") + format);
       }
-      EXPECT_GE(named, 4) << text;
+      EXPECT_GE(named, 1) << text;
     }
   }
 }
