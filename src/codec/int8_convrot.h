@@ -4,8 +4,10 @@
 
 #include <cstdint>
 
+#include "codec/absmax.h"
 #include "codec/packed.h"
 #include "codec/plain.h"
+#include "codec/rotation.h"
 
 namespace h3 {
 
@@ -26,6 +28,17 @@ H3_HD static inline float int8_convrot_scale(float absmax) {
 
 H3_HD static inline int8_t int8_convrot_quantise(float value, float scale) {
   return static_cast<int8_t>(round_even(clamp_to(value / scale, -128, 127)));
+}
+
+// A row of activations as its codes, which stand for themselves in `row`; returns their scale. A row with a NaN or Inf
+// has the scale NaN, and so only NaN results.
+static inline float int8_convrot_row(float* row, int64_t cols, int64_t rotation) {
+  for (int64_t k = 0; k < cols; k += rotation) rotate_group(row + k, rotation);
+  const float absmax = absmax_of(row, cols);
+  const bool finite = f32_bits(absmax) < 0x7f800000u;
+  const float scale = finite ? int8_convrot_scale(absmax) : f32_from_bits(0x7fc00000u);
+  for (int64_t k = 0; k < cols; ++k) row[k] = finite ? int8_convrot_quantise(row[k], scale) : 0.0f;
+  return scale;
 }
 
 }  // namespace h3

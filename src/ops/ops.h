@@ -77,7 +77,7 @@ class Linear {
   // sums as tensor cores of eight-bit floats keep them (contract::add_float8_sums), then both scales.
   bool float8_activations = false;
   // Compute::int8: above 0, the weight's columns are rotated in groups of so many and its int8 codes and scales are
-  // those of the file; activations are rotated too (codec/rotation.h, in f32) before they are quantised.
+  // those of the file; activations are rotated and quantised as codec/int8_convrot.h says.
   int64_t rotation = 0;
 };
 

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "codec/float8_row.h"
-#include "codec/int8_row.h"
-#include "codec/rotation.h"
+#include "codec/int8_convrot.h"
 #include "tensor/rows.h"
 #include "tensor/tensor.h"
 
@@ -47,11 +46,9 @@ inline Tensor int8_rotated(Device& device, const View& x, int64_t group) {
   std::vector<float> row(static_cast<size_t>(n));
   for (int64_t i = 0; i < x.dim[0]; ++i) {
     rows::load_row(x, i, 0, n, row.data());
-    for (int64_t k = 0; k < n; k += group) rotate_group(&row[k], group);
-    const float absmax = absmax_of(row.data(), n), inverse = int8_row_inverse(absmax);
-    const double scale = static_cast<double>(int8_row_scale(absmax));
+    const double scale = static_cast<double>(int8_convrot_row(row.data(), n, group));
     double* const to = host<double>(out.view) + i * n;
-    for (int64_t k = 0; k < n; ++k) to[k] = int8_row_quantise(row[k], inverse) * scale;
+    for (int64_t k = 0; k < n; ++k) to[k] = static_cast<double>(row[k]) * scale;
   }
   return out;
 }

@@ -6,9 +6,7 @@
 #include "backends/cpu/plan.h"
 #include "base/compare.h"
 #include "base/context.h"
-#include "codec/int8_row.h"
-#include "codec/plain.h"
-#include "codec/rotation.h"
+#include "codec/int8_convrot.h"
 #include "quant/codecs.h"
 #include "sampling/rng.h"
 #include "tests/support/packed_matrix.h"
@@ -92,14 +90,13 @@ std::vector<double> product_of_codes(const StoredMatrix& matrix, const std::vect
   std::vector<double> out;
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<float> x(&input[r * matrix.cols], &input[(r + 1) * matrix.cols]);
-    for (int64_t k = 0; k < matrix.cols; k += matrix.rotation) rotate_group(&x[k], matrix.rotation);
-    const float top = absmax_of(x.data(), matrix.cols), inverse = int8_row_inverse(top);
+    const double scale = int8_convrot_row(x.data(), matrix.cols, matrix.rotation);
     for (int64_t o = 0; o < matrix.rows; ++o) {
       int64_t sum = 0;
       for (int64_t k = 0; k < matrix.cols; ++k) {
-        sum += int8_row_quantise(x[k], inverse) * static_cast<int8_t>(matrix.data[o * matrix.cols + k]);
+        sum += static_cast<int64_t>(x[k]) * static_cast<int8_t>(matrix.data[o * matrix.cols + k]);
       }
-      out.push_back(static_cast<double>(sum) * int8_row_scale(top) * row_scale(planes, o));
+      out.push_back(static_cast<double>(sum) * scale * row_scale(planes, o));
     }
   }
   return out;

@@ -8,8 +8,8 @@
 #include "backends/cpu/matmul.h"
 #include "backends/cpu/packed.h"
 #include "backends/cpu/packed_weights.h"
+#include "codec/int8_convrot.h"
 #include "codec/int8_row.h"
-#include "codec/rotation.h"
 
 namespace h3 {
 namespace {
@@ -232,15 +232,14 @@ void pack_activations(const isa::Level& kernels, const CpuLinear& w, const View&
       const std::byte* row = static_cast<const std::byte*>(source.rows.data) + r * x.stride[0] * size_of(x.type);
       float* out = staging + r * w.in;
       kernels.pointwise->convert(source.type, row, isa::Elem::f32, out, w.in);
-      for (int64_t k = 0; k < w.in; k += w.rotation) rotate_group(out + k, w.rotation);
+      chunk.row_scale[first + r] = int8_convrot_row(out, w.in, w.rotation);
+      chunk.row_inverse[first + r] = 1;  // they are codes already
     }
     source.type = isa::Elem::f32;
     source.rows = {staging, w.in};
-  }
-  if (gemm.integer) {
+  } else if (gemm.integer) {
     for (int64_t r = 0; r < count; ++r) {
-      const std::byte* row =
-          static_cast<const std::byte*>(source.rows.data) + r * source.rows.stride * isa::elem_bytes(source.type);
+      const std::byte* row = static_cast<const std::byte*>(source.rows.data) + r * x.stride[0] * size_of(x.type);
       const float absmax = kernels.absmax(source.type, row, w.in);
       chunk.row_scale[first + r] = int8_row_scale(absmax);
       chunk.row_inverse[first + r] = int8_row_inverse(absmax);
