@@ -103,7 +103,8 @@ void CmfFile::parse(bool open_damaged) {
 }
 
 void CmfFile::read_envelope(bool open_damaged) {
-  if (!is_cmf(bytes_)) fail(Code::data, "%s: not a CMF file: it does not start with 'CMF' and 1", path_.c_str());
+  if (!is_cmf(bytes_))
+    fail(Code::data, "%s: offset 0: not a CMF file: it does not start with 'CMF' and 1", path_.c_str());
   if (bytes_.size() < CmfEnvelope::kBytes) {
     fail(Code::data, "%s: truncated: %zu bytes, a CMF file starts with an envelope of %llu", path_.c_str(),
          bytes_.size(), print(CmfEnvelope::kBytes));

@@ -165,6 +165,7 @@ TEST(Cmf, EveryFaultIsNamed) {
     const std::string message = refusal(bytes);
     EXPECT_NE(message.find("toy.cmf"), std::string::npos) << fault.name << ": " << message;
     EXPECT_NE(message.find(fault.message), std::string::npos) << fault.name << ": " << message;
+    EXPECT_NE(message.find("offset "), std::string::npos) << fault.name << ": " << message;
   }
 }
 
