@@ -28,7 +28,7 @@ struct App {
   Dispatcher dispatcher;
   Forecast forecast;
   std::atomic<int> streams{0};
-  std::mutex decoding;               // held while one reference is decoded: its frames may have 64 megapixels
+  std::mutex decoding;  // held while one picture or reference is decoded: its frames may have 64 megapixels
   std::function<int()> connections;  // set when the server listens
 };
 

@@ -214,7 +214,7 @@ std::vector<Given> parse_body(const std::string& content_type, std::string_view 
     std::vector<Given> fields;
     for (const Part& part : parse_multipart(content_type, body)) {
       if (part.is_file) {
-        auto file = std::make_shared<FilePart>(FilePart{part.file_name, part.type, std::string(part.bytes)});
+        auto file = std::make_shared<FilePart>(FilePart{part.file_name, part.type, part.bytes});
         fields.push_back({part.name, {}, std::move(file), true});
       } else {
         add(fields, part.name, form_value(part.bytes), true);

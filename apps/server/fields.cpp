@@ -127,7 +127,8 @@ constexpr Field kFields[] = {
     {"input_references", "", K::list, "", apply_first, "", false, "one or two pictures; files of any kind for ref2va",
      "Keyframes by position, as in vLLM-Omni: the first, then the last; references where the task is ref2va."},
     {"frame_indices", "extra_params.frame_indices", K::list, "", apply_frame_indices, "", false, "0, -1",
-     "Which frames the pictures of input_references are: 0 the first, -1 the last."},
+     "Which frames the pictures of input_reference and input_references are, in their order: 0 the first, -1 the "
+     "last."},
     {"conditions", "", K::list, "", apply_conditions, "", false,
      "objects with type (image, video, video_audio, audio), uri, role (keyframe, reference), frame_index, name, sound, "
      "silent",
@@ -252,14 +253,8 @@ std::string shown_value(const Given& given) {
     known.emplace_back(field.name);
     for (std::string& alias : words(field.aliases)) known.push_back(std::move(alias));
   }
-  throw ApiError{
-      400,
-      "unknown_field",
-      "unknown field \"" + name.substr(0, 80) + "\"" + suggestion(name, known) + "; see /openapi.json for all fields",
-      name.substr(0, 80),
-      shown_value(given),
-      "the fields in /openapi.json",
-      0};
+  const std::string what = "unknown field" + suggestion(name, known);
+  refuse_unknown(given, what.c_str(), "the fields in /openapi.json");
 }
 
 // Numbers and booleans of a form are text.
@@ -322,7 +317,7 @@ Json echo_of(const Field& field, const Given& given) {
   return text.size() > 300 ? Json(strf("%zu bytes", text.size())) : given.value;
 }
 
-// Files that conditions speak of, whatever their parts are called. One that nobody speaks of is a field of its own.
+// Files that conditions may speak of, whatever their parts are called. One that nobody speaks of is a field of its own.
 void take_attachments(const std::vector<Given>& fields, Draft& draft) {
   std::string conditions;
   for (const Given& given : fields) {
@@ -336,14 +331,15 @@ void take_attachments(const std::vector<Given>& fields, Draft& draft) {
   }
 }
 
-// The task says what pictures are for and comes first.
+// What says what pictures are for comes before them.
 std::vector<Given> in_order(const std::vector<Given>& fields, const Draft& draft) {
   std::vector<Given> ordered, others;
   for (const Given& given : fields) {
     if (given.file && draft.attachments.count(given.name) > 0) continue;
     const Field* const field = find_field(given.name);
     if (field == nullptr) unknown(given);
-    (std::string_view(field->name) == "task" ? ordered : others).push_back(given);
+    const std::string_view name = field->name;
+    (name == "task" || name == "frame_indices" ? ordered : others).push_back(given);
   }
   ordered.insert(ordered.end(), others.begin(), others.end());
   return ordered;
@@ -366,6 +362,10 @@ void echo(Draft& draft, const Field& field, const Given& given) {
 void settle(Draft& draft) {
   settle_adapters(draft);
   settle_frame_indices(draft);
+  for (const auto& [name, file] : draft.attachments) {
+    if (draft.attached.count(name) > 0) continue;
+    refuse_unknown({name, {}, file, true}, "no condition has this file as its uri or its sound", "files that are used");
+  }
   draft.attachments.clear();
   Request& request = draft.request;
   if (draft.strict) request.strict = true;
@@ -445,6 +445,12 @@ Draft draft_of(const std::vector<Given>& fields) {
   }
   settle(draft);
   return draft;
+}
+
+void refuse_unknown(const Given& given, const char* what, const std::string& allowed) {
+  const std::string name = given.name.substr(0, 100);
+  throw ApiError{400, "unknown_field", name + ": " + what + "; allowed: " + allowed, name, shown_value(given), allowed,
+                 0};
 }
 
 void refuse_value(const Given& given, const std::string& allowed, const std::string& reason) {

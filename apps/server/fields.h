@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +20,11 @@ struct MediaSource {
   enum class Kind { bytes, path, url };
   Kind kind = Kind::bytes;
   std::string field;    // as the client spelled it
-  std::string content;  // the bytes, path or address
+  std::string content;  // the decoded bytes, path or address
   std::string name;     // of the file, as the client calls it; "" = unknown
+  std::shared_ptr<const FilePart> upload = nullptr;  // in place of `content`
+
+  std::string_view bytes() const { return upload ? upload->bytes : std::string_view(content); }  // of Kind::bytes
 };
 
 // A reference picture, clip or sound.
@@ -44,11 +48,13 @@ struct Draft {
   std::map<std::string, std::string> spelled;  // field of Request -> name the client used
   std::vector<std::string> warnings;
   std::optional<MediaSource> first, last;
-  std::vector<int64_t> frame_indices;       // of the keyframes, 0 or -1
+  std::vector<int64_t> frame_indices;       // of the pictures that are given by position, 0 or -1
   std::string indices_field;                // as the client spelled it
+  size_t by_position = 0;                   // such pictures so far
   std::vector<ReferenceSource> references;  // in order
   // Files of a form that conditions speak of as "attachment:NAME", by the name of their part.
   std::map<std::string, std::shared_ptr<const FilePart>> attachments;
+  std::set<std::string> attached;  // those that a condition has used
   std::string task;    // t2va, fl2va or ref2va; "" = follows from the pictures
   std::string format;  // ending of the clip without the dot; "" = the default
   std::string output;  // where the clip goes besides the server's own folder
@@ -85,6 +91,9 @@ Draft draft_of(const std::vector<Given>& fields);
 struct ApiError;
 ApiError to_api_error(const Error& error, const std::map<std::string, std::string>& spelled);
 
+// ApiError 400 for a name that nothing reads. what: "unknown field of a file"; allowed: the names that are read.
+[[noreturn]] void refuse_unknown(const Given& given, const char* what, const std::string& allowed);
+
 // Helpers of the apply functions.
 [[noreturn]] void refuse_value(const Given& given, const std::string& allowed, const std::string& reason = "");
 MediaSource media_source(const Given& given);
@@ -118,7 +127,7 @@ void apply_seconds(Draft& draft, const Given& given);
 void apply_first(Draft& draft, const Given& given);
 void apply_last(Draft& draft, const Given& given);
 void apply_frame_indices(Draft& draft, const Given& given);
-void settle_frame_indices(Draft& draft);
+void settle_frame_indices(const Draft& draft);
 
 // The official list of conditions, and references as other programs list them (fields_references.cpp).
 void apply_conditions(Draft& draft, const Given& given);

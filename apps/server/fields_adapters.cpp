@@ -25,14 +25,8 @@ AdapterName from_object(const Given& given, const Json& item) {
       } else if (key == "name" || (key == "path" && adapter.name.empty())) {
         adapter.name = text_of({given.name, value, nullptr, false});
       } else if (key != "path") {
-        const std::string name = given.name + "." + key.substr(0, 60);
-        throw ApiError{400,
-                       "unknown_field",
-                       name + ": unknown field of an adapter",
-                       name,
-                       value.dump().substr(0, 80),
-                       "name, path, scale",
-                       0};
+        refuse_unknown({given.name + "." + key, value, nullptr, false}, "unknown field of an adapter",
+                       "name, path, scale");
       }
     }
   }

@@ -8,11 +8,6 @@ namespace {
 
 using Kind = Reference::Kind;
 
-[[noreturn]] void unknown_key(const Given& inner, const char* allowed) {
-  const std::string where = inner.name.substr(0, 100);
-  throw ApiError{400, "unknown_field", where + ": unknown field", where, inner.value.dump().substr(0, 80), allowed, 0};
-}
-
 void add(Draft& draft, std::optional<Kind> kind, MediaSource media) {
   draft.references.push_back({kind, std::move(media), std::nullopt, false});
 }
@@ -43,7 +38,7 @@ void add_clip(Draft& draft, const Given& given) {
     } else if (key == "silent") {
       clip.silent = boolean_of(inner);
     } else {
-      unknown_key(inner, kKeys);
+      refuse_unknown(inner, "unknown field of a clip", kKeys);
     }
   }
   if (clip.media.field.empty()) refuse_value(given, "an object with video, the file of the clip");
@@ -60,9 +55,10 @@ void give_sound(ReferenceSource& clip, const Given& given) {
   clip.sound = media_source(given);
 }
 
-MediaSource attached(const Draft& draft, const Given& given, const std::string& name) {
+MediaSource attached(Draft& draft, const Given& given, const std::string& name) {
   const auto found = draft.attachments.find(name);
   if (found != draft.attachments.end()) {
+    draft.attached.insert(name);
     MediaSource source = media_source({given.name, {}, found->second, true});
     if (source.name.empty()) source.name = name;
     return source;
@@ -81,7 +77,7 @@ struct Condition {
   bool silent = false;
 };
 
-MediaSource condition_media(const Draft& draft, const Given& given) {
+MediaSource condition_media(Draft& draft, const Given& given) {
   static constexpr std::string_view kAttachment = "attachment:";
   const std::string text = given.value.is_string() ? given.value.as_string() : "";
   if (text.rfind(kAttachment, 0) == 0) return attached(draft, given, text.substr(kAttachment.size()));
@@ -93,7 +89,7 @@ std::string word_of(const Given& given) {
   return given.value.as_string();
 }
 
-Condition read_condition(const Draft& draft, const Given& given) {
+Condition read_condition(Draft& draft, const Given& given) {
   if (!given.value.is_object()) refuse_value(given, "an object with type, uri and role");
   Condition condition;
   for (const auto& [key, value] : given.value.members()) {
@@ -116,7 +112,8 @@ Condition read_condition(const Draft& draft, const Given& given) {
     } else if (key == "start_time_seconds") {
       if (number_of(inner, "0") != 0) refuse_value(inner, "0", "files are used from their start, cut it first");
     } else {
-      unknown_key(inner, "type, uri, role, name, frame_index, start_time_seconds, sound, silent");
+      refuse_unknown(inner, "unknown field of a condition",
+                     "type, uri, role, name, frame_index, start_time_seconds, sound, silent");
     }
   }
   if (!condition.media) {

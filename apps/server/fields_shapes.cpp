@@ -1,4 +1,5 @@
 // Fields with a shape of their own: canvases, lengths and keyframes.
+#include <algorithm>
 #include <cmath>
 
 #include "apps/server/fields.h"
@@ -75,9 +76,7 @@ MediaSource from_object(const Given& given) {
   for (const auto& [key, value] : given.value.members()) {
     if (value.is_null() || key == "type" || key == "detail") continue;
     if (!is_media_key(key)) {
-      const std::string where = given.name + "." + key.substr(0, 60);
-      throw ApiError{
-          400, "unknown_field", where + ": unknown field of a file", where, value.dump().substr(0, 80), kMediaKeys, 0};
+      refuse_unknown({given.name + "." + key, value, nullptr, false}, "unknown field of a file", kMediaKeys);
     }
     if (found != nullptr) {
       throw ApiError{400,        "conflict", given.name + ": it has " + name + " and " + key + ", give one of them",
@@ -119,7 +118,7 @@ bool parse_size(const std::string& text, int& width, int& height) {
 }
 
 MediaSource media_source(const Given& given) {
-  if (given.file) return {MediaSource::Kind::bytes, given.name, given.file->bytes, leaf_of(given.file->name)};
+  if (given.file) return {MediaSource::Kind::bytes, given.name, "", leaf_of(given.file->name), given.file};
   if (given.value.is_object()) return from_object(given);
   return from_text(given, given.name, text_of(given));
 }
@@ -152,6 +151,14 @@ int64_t frame_index(const Given& given, const Json& index) {
   return index.as_int();
 }
 
+namespace {
+
+// vLLM-Omni's names for pictures; which frames they are is told by frame_indices, else by their order. All other names
+// say it themselves.
+bool is_by_position(const std::string& name) { return name == "input_reference" || name == "input_references"; }
+
+}  // namespace
+
 // One picture, or a list of up to two in multipart clients; references where the task says so.
 void apply_first(Draft& draft, const Given& given) {
   if (draft.task == "ref2va") return add_reference(draft, given);
@@ -160,39 +167,46 @@ void apply_first(Draft& draft, const Given& given) {
     for (const Json& item : given.value.items()) apply_first(draft, {given.name, item, nullptr, given.text});
     return;
   }
-  const bool second = given.name == "input_references" && draft.first.has_value();
-  place_keyframe(draft, given, second, media_source(given));
+  bool last = false;
+  if (is_by_position(given.name)) {
+    const size_t at = draft.by_position++;
+    const std::vector<int64_t>& indices = draft.frame_indices;
+    if (!indices.empty() && at >= indices.size()) return;  // settle_frame_indices refuses the list
+    last = indices.empty() ? at > 0 : indices[at] == -1;
+  }
+  place_keyframe(draft, given, last, media_source(given));
 }
 
 void apply_last(Draft& draft, const Given& given) { place_keyframe(draft, given, true, media_source(given)); }
 
+namespace {
+
+[[noreturn]] void refuse_indices(const Draft& draft, const std::string& reason) {
+  Json list = Json::array();
+  for (const int64_t index : draft.frame_indices) list.push(index);
+  refuse_value({draft.indices_field, std::move(list), nullptr, false},
+               "one for each picture of input_reference and input_references, 0 for the first frame and -1 for the last",
+               reason);
+}
+
+}  // namespace
+
+// Before the pictures, wherever it stands in the body.
 void apply_frame_indices(Draft& draft, const Given& given) {
   if (is_nothing(given)) return;
   draft.indices_field = given.name;
   for (const Json& item : list_of(given)) {
     const bool digits = given.text && item.is_string();
-    draft.frame_indices.push_back(frame_index(given, digits ? Json(whole_of(given, "0 or -1")) : item));
+    const int64_t index = frame_index(given, digits ? Json(whole_of(given, "0 or -1")) : item);
+    const bool twice = std::count(draft.frame_indices.begin(), draft.frame_indices.end(), index) > 0;
+    draft.frame_indices.push_back(index);
+    if (twice) refuse_indices(draft, "a frame is named twice");
   }
 }
 
-// When all pictures are there, whatever the order of the fields. They are in order already; only a lone last frame or a
-// swapped pair has to move.
-void settle_frame_indices(Draft& draft) {
-  const std::vector<int64_t>& indices = draft.frame_indices;
-  if (indices.empty()) return;
-  const size_t pictures = size_t{draft.first.has_value()} + size_t{draft.last.has_value()};
-  const bool twice = indices.size() == 2 && indices[0] == indices[1];
-  if (indices.size() != pictures || twice || (pictures == 1 && indices[0] == 0 && draft.last)) {
-    Json list = Json::array();
-    for (const int64_t index : indices) list.push(index);
-    refuse_value({draft.indices_field, std::move(list), nullptr, false},
-                 "one for each picture of input_references, 0 for the first frame and -1 for the last",
-                 strf("%zu keyframes are given%s", pictures, draft.last && !draft.first ? ", the last one" : ""));
-  }
-  if (indices[0] == 0) return;
-  if (pictures == 2 || draft.first) std::swap(draft.first, draft.last);
-  draft.spelled["last_frame"] = draft.last->field;
-  if (draft.first) draft.spelled["first_frame"] = draft.first->field;
+void settle_frame_indices(const Draft& draft) {
+  if (draft.frame_indices.empty() || draft.frame_indices.size() == draft.by_position) return;
+  refuse_indices(draft, strf("%zu such pictures are given", draft.by_position));
 }
 
 void apply_size(Draft& draft, const Given& given) {

@@ -1,5 +1,9 @@
 #include "apps/server/forecast.h"
 
+#include <condition_variable>
+#include <memory>
+#include <vector>
+
 #include "base/error.h"
 
 namespace h3::server {
@@ -42,17 +46,83 @@ RunPlan Forecast::plan(const Resolved& resolved, const PlanMachine& machine) {
   PlanMachine lasting = machine;  // what is free changes from moment to moment, and no plan with it
   lasting.ram = lasting.vram = 0;
   const std::string key = key_of(resolved, lasting);
-  const std::lock_guard lock(mutex_);
-  auto found = known_.find(key);
-  if (found == known_.end()) {
-    if (!planner_) planner_ = std::make_unique<Planner>(options_);
-    if (known_.size() >= kMost) known_.clear();
-    found = known_.emplace(key, planner_->plan(resolved, lasting)).first;
+  std::promise<RunPlan> promise;
+  std::shared_future<RunPlan> future;
+  bool ours = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(key); found != known_.end()) {
+      future = found->second;
+    } else {
+      if (known_.size() >= kMost) known_.clear();
+      future = promise.get_future().share();
+      known_.emplace(key, future);
+      ours = true;
+    }
   }
-  RunPlan plan = found->second;
+  if (ours) {
+    try {
+      promise.set_value(make_(resolved, lasting));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+      const std::lock_guard lock(mutex_);
+      known_.erase(key);
+    }
+  }
+  RunPlan plan = future.get();
   plan.ram.available = machine.ram;
   plan.vram.available = machine.vram;
   return plan;
+}
+
+namespace {
+
+// Each has the model's tables and a tokenizer: threads beyond these wait for one.
+constexpr int kPlanners = 3;
+
+class Planners {
+ public:
+  explicit Planners(SessionOptions options) : options_(std::move(options)) {}
+
+  RunPlan plan(const Resolved& resolved, const PlanMachine& machine) {
+    std::unique_ptr<Planner> planner = take();
+    const std::shared_ptr<void> place(nullptr, [&](void*) { give(std::move(planner)); });
+    if (!planner) planner = std::make_unique<Planner>(options_);
+    return planner->plan(resolved, machine);
+  }
+
+ private:
+  // None: there is room for another one.
+  std::unique_ptr<Planner> take() {
+    std::unique_lock lock(mutex_);
+    free_.wait(lock, [this] { return busy_ < kPlanners; });
+    ++busy_;
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<Planner> planner = std::move(idle_.back());
+    idle_.pop_back();
+    return planner;
+  }
+  void give(std::unique_ptr<Planner> planner) {
+    const std::lock_guard lock(mutex_);
+    --busy_;
+    if (planner) idle_.push_back(std::move(planner));
+    free_.notify_one();
+  }
+
+  const SessionOptions options_;
+  std::mutex mutex_;
+  std::condition_variable free_;
+  int busy_ = 0;
+  std::vector<std::unique_ptr<Planner>> idle_;
+};
+
+}  // namespace
+
+Forecast::Make planners(SessionOptions options) {
+  options.keep = true;  // as the worker
+  return [all = std::make_shared<Planners>(std::move(options))](const Resolved& resolved, const PlanMachine& machine) {
+    return all->plan(resolved, machine);
+  };
 }
 
 }  // namespace h3::server

@@ -2,8 +2,9 @@
 // made in this process for the worker's device.
 #pragma once
 
+#include <functional>
+#include <future>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -19,17 +20,22 @@ PlanMachine machine_from_json(const Json& json);
 
 class Forecast {
  public:
-  explicit Forecast(SessionOptions options) : options_(std::move(options)) { options_.keep = true; }  // as the worker
+  // May be called by several threads at once.
+  using Make = std::function<RunPlan(const Resolved& resolved, const PlanMachine& machine)>;
+  explicit Forecast(Make make) : make_(std::move(make)) {}
 
-  // Several threads may ask; one plan is made at a time, and the last ones are remembered. Errors as of a run.
+  // Several threads may ask. Who asks what somebody else has asked waits for that plan; nobody waits for another one.
+  // The last plans are remembered. Errors as of a run; they are not remembered.
   RunPlan plan(const Resolved& resolved, const PlanMachine& machine);
 
  private:
   static constexpr size_t kMost = 64;
-  SessionOptions options_;
-  std::mutex mutex_;
-  std::unique_ptr<Planner> planner_;  // made with the first plan
-  std::map<std::string, RunPlan> known_;
+  const Make make_;
+  std::mutex mutex_;  // of what follows; not held while a plan is made
+  std::map<std::string, std::shared_future<RunPlan>> known_;
 };
+
+// Plans for the worker that `options` start, a few at once.
+Forecast::Make planners(SessionOptions options);
 
 }  // namespace h3::server

@@ -21,15 +21,16 @@ namespace {
                  0};
 }
 
-std::string load(const App& app, const MediaSource& source, size_t most_bytes = kMostFileBytes) {
+// The bytes of `source`: those that came with the request, or what is read or fetched into `room`.
+std::string_view load(const App& app, const MediaSource& source, std::string& room,
+                      size_t most_bytes = kMostFileBytes) {
   const auto refuse = [&](int status, const char* code, const std::string& reason,
                           const std::string& allowed) -> ApiError {
     return {status, code, source.field + ": " + reason, source.field, source.content.substr(0, 200), allowed, 0};
   };
-  std::string bytes;
   switch (source.kind) {
-    case MediaSource::Kind::bytes: bytes = source.content; break;
-    case MediaSource::Kind::path: bytes = app.media.read(source.content, source.field, most_bytes); break;
+    case MediaSource::Kind::bytes: break;
+    case MediaSource::Kind::path: room = app.media.read(source.content, source.field, most_bytes); break;
     case MediaSource::Kind::url: {
       if (!app.options.allow_urls) {
         throw refuse(403, "urls_not_allowed", "addresses are not fetched here, send the file itself",
@@ -42,13 +43,14 @@ std::string load(const App& app, const MediaSource& source, size_t most_bytes = 
         Fetched fetched = fetch(source.content, options);
         if (fetched.status != 200)
           throw refuse(400, "fetch_failed", strf("the address answered %d", fetched.status), "");
-        bytes = std::move(fetched.body);
+        room = std::move(fetched.body);
       } catch (const Error& error) {
         throw refuse(400, "fetch_failed", error.what(), "a public http or https address");
       }
       break;
     }
   }
+  const std::string_view bytes = source.kind == MediaSource::Kind::bytes ? source.bytes() : std::string_view(room);
   if (bytes.empty() || bytes.size() > most_bytes) refuse_bytes(source, bytes.size(), most_bytes);
   return bytes;
 }
@@ -62,7 +64,7 @@ struct Hold {
   }
 };
 
-std::string store(App& app, const std::string& bytes, const std::string& field, Job& job, Hold& hold) {
+std::string store(App& app, std::string_view bytes, const std::string& field, Job& job, Hold& hold) {
   const std::string file = app.book.store_input(bytes, ending_of(bytes));
   hold.files.push_back(file);
   job.inputs[field] = file;
@@ -70,9 +72,11 @@ std::string store(App& app, const std::string& bytes, const std::string& field, 
 }
 
 void take_picture(App& app, const MediaSource& source, bool last, Draft& draft, Job& job, Hold& hold) {
-  const std::string bytes = load(app, source);
+  std::string room;
+  const std::string_view bytes = load(app, source, room);
   Image picture;
   try {
+    const std::lock_guard lock(app.decoding);
     picture = read_image(std::as_bytes(std::span(bytes)), source.field);
   } catch (const Error& error) {
     throw ApiError{400, "invalid_media", source.field + ": " + error.what(), source.field, "", "PNG, JPEG, WebP or PPM",
@@ -144,7 +148,8 @@ void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
   for (size_t i = 0; i < draft.references.size(); ++i) {
     const ReferenceSource& source = draft.references[i];
     const bool clip = source.kind.value_or(Reference::Kind::video) == Reference::Kind::video;
-    const std::string bytes = load(app, source.media, clip ? kMostClipBytes : kMostFileBytes);
+    std::string room, sound;
+    const std::string_view bytes = load(app, source.media, room, clip ? kMostClipBytes : kMostFileBytes);
     const std::string field = strf("reference_%zu", i + 1);
     Reference reference;
     reference.path = app.book.input(store(app, bytes, field, job, hold));
@@ -155,8 +160,8 @@ void take_references(App& app, Draft& draft, Job& job, Hold& hold) {
     }
     reference.silent = source.silent;
     if (source.sound) {
-      reference.sound =
-          app.book.input(store(app, load(app, *source.sound, kMostClipBytes), field + "_sound", job, hold));
+      const std::string_view other = load(app, *source.sound, sound, kMostClipBytes);
+      reference.sound = app.book.input(store(app, other, field + "_sound", job, hold));
       reference.sound_name = shown_name(*source.sound);
     }
     draft.request.references.push_back(std::move(reference));

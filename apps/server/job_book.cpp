@@ -38,7 +38,7 @@ ApiError unknown_job(const std::string& id) {
       0};
 }
 
-std::string sha256(const std::string& bytes) {
+std::string sha256(std::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   if (EVP_Digest(bytes.data(), bytes.size(), digest, &size, EVP_sha256(), nullptr) != 1) {
@@ -517,7 +517,7 @@ bool JobBook::input_used(const std::string& file) const {
   return false;
 }
 
-std::string JobBook::store_input(const std::string& bytes, const std::string& ending) {
+std::string JobBook::store_input(std::string_view bytes, const std::string& ending) {
   const std::string file = sha256(bytes) + ending;
   {
     const std::lock_guard lock(mutex_);

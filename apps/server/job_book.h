@@ -85,7 +85,7 @@ class JobBook {
   std::string clip(const Job& job) const { return folder(job.id) + "/clip." + job.format; }
   std::string input(const std::string& file) const { return options_.data_dir + "/inputs/" + file; }
   // Stores bytes under their hash; the same bytes twice are one file. Held until a job refers to it.
-  std::string store_input(const std::string& bytes, const std::string& ending);
+  std::string store_input(std::string_view bytes, const std::string& ending);
   void release_input(const std::string& file);
 
  private:

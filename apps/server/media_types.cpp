@@ -1,7 +1,5 @@
 #include "apps/server/media_types.h"
 
-#include <string_view>
-
 namespace h3::server {
 namespace {
 
@@ -36,8 +34,7 @@ constexpr Type kTypes[] = {
 
 }  // namespace
 
-std::string ending_of(const std::string& bytes) {
-  const std::string_view all = bytes;
+std::string ending_of(std::string_view all) {
   for (const Signature& known : kSignatures) {
     if (all.substr(0, known.start.size()) != known.start || all.size() < known.at) continue;
     if (all.substr(known.at, known.then.size()) == known.then) return known.ending;

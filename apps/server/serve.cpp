@@ -173,7 +173,7 @@ App::App(const ServeOptions& serve_options, Log& server_log)
       book(options.book, estimator, log),
       dispatcher({options.arguments, 300, facts.conditioner && facts.tokenizer}, book,
                  {outputs, rewriter, conditioner, estimator, metrics}, log),
-      forecast(options.worker.session) {}
+      forecast(planners(options.worker.session)) {}
 
 int serve(const ServeOptions& given, Log& log) {
   Signals signals;

@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/values.h"
+
 namespace h3 {
 namespace {
 
-class CountingDevice final : public Device {
+class CountingDevice final : public Device, public HoldsNoValues {
  public:
   const char* name() const override { return "counting"; }
   bool is_host() const override { return false; }

@@ -5,16 +5,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
 #include "codec/int8_row.h"
+#include "ops/values.h"
 
 namespace h3 {
 namespace {
 
 // Addresses that may be read and written, so that model code cannot tell, without memory behind them until it does.
-class DryDevice final : public Device {
+class DryDevice final : public Device, public HoldsNoValues {
  public:
   // What is taken here is part of `whole` too.
   explicit DryDevice(bool host, DryDevice* whole = nullptr) : host_(host), whole_(whole) {}
@@ -37,9 +40,7 @@ class DryDevice final : public Device {
     count_given(bytes);
     charge(-bytes);
   }
-  void upload(const void* source, View to) override {
-    if (to.elements() > 0) std::memcpy(to.data, source, static_cast<size_t>(to.bytes()));
-  }
+  void upload(const void*, View) override {}
   // Nothing was computed: zeros, which every check of values lets pass.
   void download(View from, void* to) override {
     if (from.elements() > 0) std::memset(to, 0, static_cast<size_t>(from.bytes()));
@@ -80,6 +81,7 @@ struct DryLinear final : Linear {
   LinearPlan plan;
   std::string kind;  // of its calls
   double units = 1;  // its weight, in those that the rate is measured with
+  mutable std::map<int64_t, size_t> uses;  // by rows: its place in Booking::shapes
 };
 
 struct DryConv final : Conv {
@@ -224,14 +226,19 @@ class Dry final : public DryOps {
     device_.charge(scratch - booking_.scratch);
     booking_.scratch = scratch;
   }
-  void use(ShapeUse shape) {
-    for (ShapeUse& known : booking_.shapes) {
-      if (known.op != shape.op || known.shape != shape.shape || known.kernel != shape.kernel) continue;
-      known.calls += 1;
-      known.flop += shape.flop;
-      return;
-    }
-    booking_.shapes.push_back(std::move(shape));
+  // The place of a shape that may be there already; without calls when it is new.
+  size_t place_of(ShapeUse shape) {
+    std::vector<ShapeUse>& all = booking_.shapes;
+    const auto found = std::find_if(all.begin(), all.end(), [&](const ShapeUse& known) {
+      return known.op == shape.op && known.shape == shape.shape && known.kernel == shape.kernel;
+    });
+    if (found != all.end()) return static_cast<size_t>(found - all.begin());
+    all.push_back(std::move(shape));
+    return all.size() - 1;
+  }
+  void use(size_t place, double calls, double flop) {
+    booking_.shapes[place].calls += calls;
+    booking_.shapes[place].flop += flop;
   }
   void close_stage() {
     if (booking_.stages.empty()) return;
@@ -246,6 +253,8 @@ class Dry final : public DryOps {
   DryRules rules_;
   DryDevice device_, weights_;
   Booking booking_;
+  // Places in Booking::shapes by queries, keys, heads, width, causal and kernel.
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, std::string>, size_t> attentions_;
 };
 
 // An accelerator is measured with one large weight per type: its libraries reach their rate on any shape.
@@ -296,10 +305,14 @@ void Dry::linear(const Linear& weight, const View& x, const View&) {
   book(linear.kind, flop, linear.units);
   const int64_t most = linear.plan.scratch_rows > 0 ? std::min(count, linear.plan.scratch_rows) : count;
   need(linear.plan.scratch + most * linear.plan.row_scratch);
-  use({"linear", weight.label,
-       strf("%lld x %lld -> %lld", static_cast<long long>(count), static_cast<long long>(weight.in),
-            static_cast<long long>(weight.out)),
-       linear.plan.kernel, linear.plan.refusals, 1, flop});
+  auto known = linear.uses.find(count);
+  if (known == linear.uses.end()) {
+    const std::string shape = strf("%lld x %lld -> %lld", static_cast<long long>(count),
+                                   static_cast<long long>(weight.in), static_cast<long long>(weight.out));
+    const size_t place = place_of({"linear", weight.label, shape, linear.plan.kernel, linear.plan.refusals, 0, 0});
+    known = linear.uses.emplace(count, place).first;
+  }
+  use(known->second, 1, flop);
 }
 
 void Dry::attention(const AttentionArgs& args) {
@@ -311,14 +324,16 @@ void Dry::attention(const AttentionArgs& args) {
                       static_cast<double>(heads * width);
   book(strf("attention %s %lld", name_of(args.q.type), static_cast<long long>(width)), flop, batch);
   need(rules_.scratch + rules_.attention_scratch(args));
-  use({"attention",
-       "",
-       strf("%lld x %lld, %lld heads of %lld%s", static_cast<long long>(queries), static_cast<long long>(keys),
-            static_cast<long long>(heads), static_cast<long long>(width), args.causal ? ", causal" : ""),
-       args.math == AttentionMath::eight_bit ? "int8, e4m3" : name_of(args.q.type),
-       {},
-       batch,
-       flop});
+  const std::string kernel = args.math == AttentionMath::eight_bit ? "int8, e4m3" : name_of(args.q.type);
+  const auto key = std::make_tuple(queries, keys, heads, width, args.causal, kernel);
+  auto known = attentions_.find(key);
+  if (known == attentions_.end()) {
+    const std::string shape =
+        strf("%lld x %lld, %lld heads of %lld%s", static_cast<long long>(queries), static_cast<long long>(keys),
+             static_cast<long long>(heads), static_cast<long long>(width), args.causal ? ", causal" : "");
+    known = attentions_.emplace(key, place_of({"attention", "", shape, kernel, {}, 0, 0})).first;
+  }
+  use(known->second, batch, flop);
 }
 
 void Dry::conv(const Conv& conv, const View&, const View& y) {

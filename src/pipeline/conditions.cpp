@@ -26,6 +26,7 @@ std::vector<float> encode_frames(VideoVae& vae, const std::vector<const uint8_t*
     }
   };
   const std::vector<float> moments = vae.encode_moments(source, count, height, width, control);
+  if (moments.empty()) return {};
   const int64_t positions = static_cast<int64_t>(encoded_frames(count, vae.clip())) * (height / vae.spatial_ratio()) *
                             (width / vae.spatial_ratio());
   return condition_latent(vae, moments, positions, posterior);

@@ -138,7 +138,8 @@ struct Rehearsal {
 };
 
 // The run on operations that stand for those of `device` and only count. What the model's code does itself (reading
-// values, tokens, tables) it does: its own time counts.
+// weights, tokens) it does, and its own time counts; values in proportion to the clip are not made
+// (ops/values.h).
 Rehearsal rehearse(Engine& engine, const std::string& device, const Resolved& resolved) {
   Log silent;
   Context context{engine.context().pool, silent};

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/dit/layout.h"
+#include "ops/values.h"
 #include "pipeline/conditions.h"
 #include "pipeline/parts.h"
 #include "pipeline/plan.h"
@@ -252,6 +253,12 @@ void Run::draw_noise() {
   spec.audio_latents = r_.audio_latents;
   spec.conditions = shapes_;
   stage("draw noise", 1, [&] {
+    if (!holds_values(ops_.device())) {
+      int64_t rows = 0;
+      for (const LatentShape& s : shapes_) rows += int64_t{s.frames} * s.height * s.width / 4;
+      condition_rows_.resize(static_cast<size_t>(rows * kVideoRow));
+      return;
+    }
     noise_ = profile.draw(spec);
     for (size_t i = 0; i < condition_latents_.size(); ++i) {
       std::vector<float> rows = patchify(condition_latents_[i].data(), kVideoChannels, shapes_[i].frames,
@@ -354,7 +361,7 @@ void Run::denoise() {
   });
   const Streams clean = sampler->result();
   ops_.sync();
-  video_rows_ = download_f32(clean.video);
+  if (holds_values(device)) video_rows_ = download_f32(clean.video);
   audio_rows_ = download_f32(clean.audio);
   report_acceleration(acceleration_of(r_), schedule_, policy->records(), session->sparse_report(), report_);
   session.reset();
@@ -493,8 +500,10 @@ void Run::open_writer() {
 }
 
 void Run::decode_video() {
-  const std::vector<float> latent =
-      unpatchify(video_rows_.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width);
+  std::vector<float> latent;
+  if (holds_values(ops_.device())) {
+    latent = unpatchify(video_rows_.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width);
+  }
   Watchdog watchdog(r_.width, r_.height);
   if (!samples_.empty()) watchdog.set_audio(samples_.data(), 2, static_cast<int64_t>(samples_.size()) / 2);
   StageTensor kept{"frames", {3, r_.output_frames, r_.height, r_.width}, {}, {}, {}};
@@ -508,7 +517,7 @@ void Run::decode_video() {
           check_ram(engine_.options_.ram_limit);
           FrameRun run = given;
           run.frames = std::min(run.frames, r_.output_frames - run.first);
-          if (run.frames <= 0) return;
+          if (run.frames <= 0 || hooks_.dry) return;
           if (run.frames < given.frames) {  // planar: fewer frames is another layout
             cut.resize(3 * static_cast<size_t>(run.frames) * pixels);
             for (size_t c = 0; c < 3; ++c) {
@@ -518,7 +527,7 @@ void Run::decode_video() {
             }
             run.rgb = cut.data();
           }
-          if (!hooks_.dry) watchdog.add_frames(run.rgb, run.frames);
+          watchdog.add_frames(run.rgb, run.frames);
           if (writer_) writer_->add_frames(run.rgb, run.frames);
           if (hooks_.on_frames) hooks_.on_frames(run);
           if (kept.f32.empty()) return;

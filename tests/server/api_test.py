@@ -261,6 +261,16 @@ class Fields(ServerTest):
             self.assertEqual(("first_frame.fit" in found, "last_frame.fit" in found), (places != "last", places != "first"), fields)
         body, headers = multipart([("prompt", "x"), ("frame_indices", "-1"), ("input_references", plain)])
         self.assertIn("last_frame.fit", self.server.post("/v1/videos/estimate", body, headers=headers).json["resolved"])
+        # A picture whose name says which frame it is has no index.
+        lone = self.resolved(first_frame_image=plain, input_references=[plain], frame_indices=[-1])["resolved"]
+        self.assertTrue("first_frame.fit" in lone and "last_frame.fit" in lone)
+        self.assertIn("last_frame.fit", self.resolved(input_reference=plain, extra_params={"frame_indices": [-1]})["resolved"])
+        for fields in ({"first_frame_image": plain, "frame_indices": [-1]},
+                       {"first_frame_image": plain, "last_frame_image": plain, "frame_indices": [-1, 0]}):
+            self.wrong("frame_indices", **fields)
+        for fields in ({"input_references": [plain], "first_frame_image": plain}, {"first_frame_image": plain, "input_references": [plain]},
+                       {"last_frame_image": plain, "input_references": [plain], "frame_indices": [-1]}):
+            self.wrong(next(reversed([name for name in fields if name != "frame_indices"])), "conflict", **fields)
         for fields in ({"frame_indices": [0]}, {**one, "frame_indices": [0, -1]}, {**two, "frame_indices": [-1]}, {**two, "frame_indices": [0, 0]},
                        {"last_frame_image": plain, "frame_indices": [0]}):
             self.wrong("frame_indices", **fields)

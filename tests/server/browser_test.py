@@ -84,6 +84,11 @@ class BrowserTest(unittest.TestCase):
     def find(self, css):
         return self.browser.find(css)
 
+    def description(self, css):
+        """What a screen reader adds to the name of a field."""
+        return self.browser.script("""const ids = document.querySelector(arguments[0]).getAttribute('aria-describedby') || '';
+            return ids.split(' ').filter(Boolean).map((id) => document.getElementById(id).textContent).join(' ')""", css)
+
     def choose(self, css, value):
         self.browser.script("const s = document.querySelector(arguments[0]); s.value = arguments[1];"
                             "s.dispatchEvent(new Event('input', {bubbles: true}))", css, value)
@@ -229,13 +234,17 @@ class Page(BrowserTest):
         error = self.until(lambda: self.find("#error").shown and self.find("#error").text, "error")
         self.assertIn("prompt: it is empty, describe the clip", error)
         self.assertEqual(self.find("#prompt").value("ariaInvalid"), "true")
+        self.assertIn(error, self.description("#prompt"))
         self.submit(num_inference_steps="5000")
         error = self.until(lambda: "evaluations" in self.find("#error").text or "1000" in self.find("#error").text
                            and self.find("#error").text, "error")
         self.assertEqual(self.find("#num_inference_steps").value("ariaInvalid"), "true")
         self.assertEqual(self.find("#prompt").value("ariaInvalid"), None)
+        self.assertIn(error, self.description("#num_inference_steps"))
+        self.assertNotIn(error, self.description("#prompt"))
         self.choose("#num_inference_steps", "2")
         self.until(lambda: not self.find("#error").shown, "the error goes when it is repaired")
+        self.assertEqual(self.description("#num_inference_steps"), "")
         self.find("#first").type(os.path.abspath(__file__))  # not a picture
         self.until(lambda: "cannot be shown" in self.find(".drop[data-slot=first]").text, "hint")
         self.find("#submit").click()
@@ -304,6 +313,7 @@ class Page(BrowserTest):
     def test_structure_and_hints(self):
         self.find("#prompt").write("cat <Picture 2>")
         self.assertIn("<Picture 2>", self.until(lambda: self.find("#lint").text, "hints"))
+        self.assertIn("<Picture 2>", self.description("#prompt"))
         self.find("#prompt").write("A cat says \"one two three four five six seven\" <|shout|>")
         hints = self.until(lambda: "<|shout|>" in self.find("#lint").text and self.find("#lint").text, "an unknown token")
         self.assertIn("known are <d>, </d>, <|cutoff|>", hints)
@@ -323,38 +333,72 @@ class Page(BrowserTest):
         estimate = self.until(lambda: "MiB of memory" in self.find("#estimate").text and self.find("#estimate").text, "estimate")
         self.assertRegex(estimate, r"128x128 .* 8 evaluations .* about \d+ s of work .* \d+ MiB of memory")
 
-    def test_a_late_estimate_does_not_replace_a_newer_one(self):
+    def hold_estimates(self):
+        """The first answer of /v1/videos/estimate from now on waits for let_go()."""
         self.browser.script("""
             const real = window.fetch;
             window.answers = 0;
+            window.read = 0;
+            const gate = new Promise((done) => { window.letGo = done; });
             window.fetch = async (path, ...more) => {
               if (!String(path).endsWith('/estimate')) return real(path, ...more);
-              const first = window.answers++ === 0, answer = await real(path, ...more);
-              if (first) await new Promise((done) => setTimeout(done, 3000));
-              return answer;
+              const first = window.answers++ === 0, answer = await real(path, ...more), body = await answer.text();
+              if (first) await gate;
+              const copy = new Response(body, {status: answer.status});
+              copy.json = async () => {
+                setTimeout(() => { if (first) window.read = 1; }, 50);  // after the page has dealt with it
+                return JSON.parse(body);
+              };
+              return copy;
             };""")
+
+    def let_go(self):
+        self.until(lambda: self.browser.script("return window.answers") > 0, "a question")
+        self.browser.script("window.letGo()")
+        self.until(lambda: self.browser.script("return window.read"), "the late answer")
+
+    def test_a_late_estimate_does_not_replace_a_newer_one(self):
+        self.hold_estimates()
         self.find("#prompt").write(BALL)
         self.until(lambda: self.browser.script("return window.answers") == 1, "the first question")
         self.choose("#num_inference_steps", "3")
         self.until(lambda: " 3 evaluations" in self.find("#estimate").text, "the newer estimate")
-        time.sleep(3.5)
+        self.let_go()
         self.assertIn(" 3 evaluations", self.find("#estimate").text)
 
     def test_a_late_estimate_does_not_hide_why_a_clip_was_refused(self):
         self.find("#first").type(os.path.abspath(__file__))  # not a picture; the estimate takes a stand-in for it
         self.until(lambda: "cannot be shown" in self.find(".drop[data-slot=first]").text, "hint")
-        self.browser.script("""
-            const real = window.fetch;
-            window.fetch = async (path, ...more) => {
-              const answer = await real(path, ...more);
-              if (String(path).endsWith('/estimate')) await new Promise((done) => setTimeout(done, 2000));
-              return answer;
-            };""")
+        self.hold_estimates()
         self.find("#prompt").write(BALL)
         self.find("#submit").click()
         self.until(lambda: self.find("#error").shown, "error")
-        time.sleep(4)
+        self.let_go()
         self.assertIn("input_reference", self.find("#error").text)
+
+    def test_the_later_of_two_clicks_fills_the_form(self):
+        with open(PICTURE, "rb") as file:
+            picture = base64.b64encode(file.read()).decode()
+        for fields in ({"prompt": "with a picture", "input_reference": picture, "seed": 1}, {"prompt": "words alone", "seed": 2}):
+            self.server.finished(self.server.submit(**fields))
+        self.until(lambda: len(self.browser.all("#history li")) == 2, "history")
+        self.browser.script("""
+            const real = window.fetch;
+            const gate = new Promise((done) => { window.letGo = done; });
+            window.fetch = async (path, ...more) => {
+              const answer = await real(path, ...more);
+              if (!String(path).includes('/inputs/')) return answer;
+              await gate;
+              setTimeout(() => { window.read = 1; }, 200);
+              return answer;
+            };""")
+        self.find("[aria-label='Again with: with a picture']").click()
+        self.find("[aria-label='Again with: words alone']").click()
+        self.until(lambda: self.find("#prompt").value("value") == "words alone", "inputs")
+        self.browser.script("window.letGo()")
+        self.until(lambda: self.browser.script("return window.read"), "the picture of the first")
+        self.assertEqual((self.find("#prompt").value("value"), self.find("#seed").value("value")), ("words alone", "2"))
+        self.assertFalse(self.find(".drop[data-slot=first] canvas").shown)
 
     def test_phone(self):
         self.browser.width(360, 740)
@@ -414,7 +458,8 @@ class Page(BrowserTest):
         for name, dark in (("page", False), ("page-dark", True)):
             self.browser.scheme(dark)
             self.browser.width(1280, 980)
-            time.sleep(2.5)
+            self.until(lambda: self.browser.texts("#queue span") and "running" in self.browser.texts("#queue span")[0] and self.browser.script(
+                "const p = document.getElementById('player'); return p.readyState >= 2 && !p.seeking"), "the clip and the queue")
             self.picture(name)
 
 

@@ -176,6 +176,41 @@ class References(BrowserTest):
         self.until(lambda: self.rows() == [["<Video 1>", "silent.mp4"]], "the server's table")
         self.until(lambda: "<Audio 1> names nothing" in self.find("#lint").text, "hint")
 
+    def test_what_is_learnt_of_a_clip_does_not_hide_why_it_was_refused(self):
+        job = self.server.finished(self.server.submit(num_frames=22, audio=False))
+        with open(self.file("mute.mp4"), "wb") as file:
+            file.write(self.server.get(job["url"]).body)
+        self.hold_estimates()
+        self.give("video", "mute.mp4")
+        self.until(lambda: self.browser.script("return window.answers") == 1, "the first question")
+        self.find("#submit").click()  # without a prompt, which the estimate does without
+        self.until(lambda: self.find("#error").shown, "error")
+        self.let_go()
+        self.assertEqual(self.rows(), [["<Video 1>", "mute.mp4"]])
+        self.browser.script("window.later = 0; setTimeout(() => { window.later = 1; }, 1500)")  # longer than the page waits before it asks
+        self.until(lambda: self.browser.script("return window.later"), "a second")
+        self.assertIn("prompt: it is empty", self.find("#error").text)
+        self.assertEqual(self.browser.script("return window.answers"), 1)
+
+    def test_files_that_were_exchanged_are_not_sent_on(self):
+        self.browser.script("""
+            const real = window.fetch;
+            window.signals = [];
+            window.fetch = async (path, options, ...more) => {
+              if (!String(path).endsWith('/estimate')) return real(path, options, ...more);
+              window.signals.push(options.signal);
+              if (window.signals.length > 1) return real(path, options, ...more);
+              return new Promise((done, failed) => options.signal.addEventListener('abort', () => failed(options.signal.reason)));
+            };""")
+        self.give("image", "p0.ppm")
+        self.until(lambda: self.browser.script("return window.signals.length") == 1, "the first question")
+        self.press("Remove: p0.ppm")
+        self.give("image", "p1.ppm")
+        self.checked()
+        self.assertEqual(self.browser.script("return window.signals.map((signal) => signal && signal.aborted)")[0], True)
+        self.until(lambda: "evaluations" in self.find("#estimate").text, "estimate")
+        self.assertFalse(self.find("#error").shown)
+
     def test_again_keeps_how_references_are_used(self):
         with open(self.file("p0.ppm"), "rb") as file:
             picture = ("p0.ppm", file.read(), "")

@@ -204,6 +204,14 @@ class Ways(ReferencesTest):
         self.assertEqual([(r["tag"], r["sound_tag"], r["name"]) for r in reply.json["references"]],
                          [("<Picture 1>", None, "p0.ppm"), (None, "<Audio 1>", "s.wav")])
 
+    def test_a_part_that_is_only_mentioned_is_refused(self):
+        """A name is not a use of the file."""
+        conditions = [{"type": "image", "role": "reference", "uri": "attachment:used", "name": "attachment:idle"}]
+        parts = [("conditions", json.dumps(conditions))] + [(name, ("p0.ppm", self.bytes("p0.ppm"), "")) for name in ("used", "idle")]
+        body, headers = multipart(list(CLIP.items()) + parts)
+        error = self.refused(self.server.post("/v1/videos/estimate", body, headers=headers), 400, "unknown_field", "idle")
+        self.assertIn("no condition has this file", error["message"])
+
     def test_longer_sequences_take_longer(self):
         plain = self.server.finished(self.server.submit(size="64x64", num_frames=22))
         self.assertEqual(plain["status"], "completed")

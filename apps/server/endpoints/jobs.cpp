@@ -161,15 +161,7 @@ HttpResponse move_video(App& app, const HttpRequest& request) {
   const char* const allowed = "a place from 1, or first or last";
   int place = 0;
   for (const Given& given : parse_body(request.header("content-type"), request.body)) {
-    if (given.name != "position") {
-      throw ApiError{400,
-                     "unknown_field",
-                     "unknown field \"" + given.name.substr(0, 60) + "\", give position",
-                     given.name.substr(0, 60),
-                     given.value.dump().substr(0, 80),
-                     "position",
-                     0};
-    }
+    if (given.name != "position") refuse_unknown(given, "unknown field", "position");
     const std::string word = given.value.is_string() ? given.value.as_string() : "";
     place = word == "first" ? 1 : word == "last" ? 1 << 20 : static_cast<int>(whole_of(given, allowed));
   }

@@ -61,13 +61,7 @@ Asked read(const ModelFacts& facts, const HttpRequest& request) {
     } else if (given.name == "audios") {
       asked.references.sounds = number_up_to(given, most);
     } else {
-      throw ApiError{400,
-                     "unknown_field",
-                     "unknown field \"" + given.name.substr(0, 60) + "\", give " + kFields,
-                     given.name.substr(0, 60),
-                     given.value.dump().substr(0, 80),
-                     kFields,
-                     0};
+      refuse_unknown(given, "unknown field", kFields);
     }
   }
   return asked;

@@ -30,8 +30,8 @@ async function json(path, options) {
   return body;
 }
 
-const post = (path, body) => json(path, body instanceof FormData ? {method: 'POST', body}
-  : {method: 'POST', body: JSON.stringify(body || {}), headers: {'Content-Type': 'application/json'}});
+const post = (path, body, signal) => json(path, body instanceof FormData ? {method: 'POST', body, signal}
+  : {method: 'POST', body: JSON.stringify(body || {}), headers: {'Content-Type': 'application/json'}, signal});
 
 export const api = {
   ready: () => json('/ready'),
@@ -40,7 +40,7 @@ export const api = {
   job: (id) => json(`/v1/videos/${id}`),
   submit: (body) => post('/v1/videos', body),
   lint: (body) => post('/v1/lint', body),
-  estimate: (body) => post('/v1/videos/estimate', body),
+  estimate: (body, signal) => post('/v1/videos/estimate', body, signal),
   cancel: (id) => post(`/v1/videos/${id}/cancel`),
   move: (id, position) => post(`/v1/videos/${id}/move`, {position}),
   remove: (id) => json(`/v1/videos/${id}`, {method: 'DELETE'}),

@@ -11,7 +11,7 @@ const DRAFT = 'h3-draft', THEME = 'h3-theme';
 const FIELDS = ['prompt', 'size', 'num_frames', 'preset', 'num_inference_steps', 'seed', 'fit'];
 let model = null, jobs = [];
 const frames = new Frames($('form'), () => changed());
-const refs = new References($('form'), {changed: () => changed(), insert});
+const refs = new References($('form'), {changed: () => changed(), renumbered: () => hint(), insert});
 const lint = new Lint($('lint'), $('counts'), () => ({prompt: $('prompt').value, size: $('size').value,
   num_frames: Number($('num_frames').value), keyframes: frames.count, ...refs.counts}));
 const result = new Result({again, changed: refresh, failed: showError});
@@ -81,13 +81,20 @@ function setField(name, value) {
   if ($(name).tagName === 'SELECT' && $(name).value !== String(value)) $(name).value = before;  // no such choice any more
 }
 
-let timer = 0, refused = false;  // refused: the last submission, and nothing was changed since
+// What is said of the prompt depends on the numbers of the references.
+function hint() {
+  lint.changed();
+  refs.remind($('prompt').value);
+}
+
+// refused: the last submission, and nothing was changed since; asked: the number of the last question
+let timer = 0, refused = false, asked = 0;
 function changed() {
   if (!model) return;
   refused = false;
+  ++asked;  // answers to earlier questions are about something else
   saveDraft();
-  lint.changed();
-  refs.remind($('prompt').value);
+  hint();
   frames.draw(...canvasSize(), $('fit').value);
   clearTimeout(timer);
   timer = setTimeout(estimate, 400);
@@ -105,7 +112,6 @@ function showEstimate(parts, notes) {
   $('estimate-notes').replaceChildren(...notes.map((note) => Object.assign(document.createElement('li'), {textContent: note})));
 }
 
-let asked = 0;
 async function estimate() {
   const turn = ++asked;
   if (!$('prompt').value.trim() && refs.count === 0) {
@@ -133,12 +139,21 @@ async function estimate() {
   }
 }
 
-const PARAMS = {size: 'size', width: 'size', height: 'size', input_reference: 'first', last_frame_image: 'last', rewrite_prompt: 'rewrite_prompt'};
+const PARAMS = {size: 'size', width: 'size', height: 'size', input_reference: 'first', last_frame_image: 'last', turbo: 'preset'};
+
+// Fields are described by their hints, and while they are wrong by the error too.
+function describe(field, wrong) {
+  const hints = (field.getAttribute('aria-describedby') || '').split(' ').filter((id) => id && id !== 'error');
+  if (wrong) hints.push('error');
+  const set = (name, value) => value ? field.setAttribute(name, value) : field.removeAttribute(name);
+  set('aria-invalid', wrong ? 'true' : '');
+  set('aria-describedby', hints.join(' '));
+}
 
 function clearError() {
   $('error').hidden = true;
   refs.clear();
-  for (const field of document.querySelectorAll('[aria-invalid]')) field.removeAttribute('aria-invalid');
+  for (const field of document.querySelectorAll('[aria-invalid]')) describe(field, false);
 }
 
 function showError(error) {
@@ -148,7 +163,7 @@ function showError(error) {
   $('error').textContent = error.message;
   $('error').hidden = false;
   const field = $(PARAMS[error.param] || error.param || '');
-  if (field) field.setAttribute('aria-invalid', 'true');
+  if (field) describe(field, true);
 }
 
 async function submit(event) {
@@ -187,7 +202,18 @@ function reroll() {
   changed();
 }
 
+async function keyframe(job, name) {
+  if (!job.inputs[name]) return null;
+  const picture = await blob(job.inputs[name]);
+  return new File([picture], name, {type: picture.type});
+}
+
+// All of it is fetched before anything is filled in, so that of two clicks the later one counts as a whole.
+let filling = 0;
 async function again(job, newSeed) {
+  const turn = ++filling;
+  const [first, last, items] = await Promise.all([keyframe(job, 'first_frame'), keyframe(job, 'last_frame'), References.of(job, blob)]);
+  if (turn !== filling) return;
   setField('prompt', job.prompt);
   setField('size', job.size);
   setField('num_frames', job.num_frames);
@@ -196,19 +222,12 @@ async function again(job, newSeed) {
   setField('fit', job.request.fit || '');
   $('seed').value = job.seed;
   $('audio').checked = job.request.audio !== false;
-  for (const [slot, name] of [['first', 'first_frame'], ['last', 'last_frame']]) {
-    const path = job.inputs[name];
-    if (!path) {
-      await frames.set(slot, null);
-      continue;
-    }
-    const picture = await blob(path);
-    await frames.set(slot, new File([picture], name, {type: picture.type}));
-  }
   const size = job.request.ref_image_size || '';
   setField('ref_image_size', size === 'diffusers' ? 'official' : size);
   $('strict').checked = job.request.strict === true;
-  await refs.restore(job, blob);
+  frames.set('first', first);
+  frames.set('last', last);
+  refs.set(items);
   if (newSeed) reroll();
   changed();
   $('prompt').focus();

@@ -29,10 +29,11 @@ export function tableOf(job) {
 
 export class References {
   constructor(root, hooks) {
-    this.hooks = hooks;  // changed(), insert(text)
+    // changed(), insert(text); renumbered(): the server knows more about the clips, nothing else was changed
+    this.hooks = hooks;
     this.items = [];
     this.version = 0;
-    this.checked = null;  // {asked, plan}: what the server was asked last, and the promise of its answer
+    this.checked = null;  // {asked, plan, stop}: what the server was asked last, and the promise of its answer
     this.root = root;
     this.list = root.querySelector('#refs');
     this.error = root.querySelector('#refs-error');
@@ -63,8 +64,8 @@ export class References {
     this.update();
   }
 
-  // Those of a finished job, from its inputs.
-  async restore(job, blob) {
+  // Those of a finished job, from its inputs, for set().
+  static async of(job, blob) {
     const items = [];
     for (const [i, reference] of job.references.entries()) {
       const name = `reference_${i + 1}`, bytes = await blob(job.inputs[name]);
@@ -73,11 +74,12 @@ export class References {
       if (sound) item.otherSound = new File([await blob(sound)], reference.sound_name);
       items.push(item);
     }
-    this.set(items);
+    return items;
   }
 
   update() {
     ++this.version;
+    this.drop();
     this.draw();
     this.hooks.changed();
   }
@@ -161,13 +163,21 @@ export class References {
     return body;
   }
 
+  // The last question, with its files, if they are still on their way.
+  drop() {
+    if (this.checked) this.checked.stop.abort();
+    this.checked = null;
+  }
+
   // What the server says about the request. Files are sent once for as long as they, and what they are fitted to, stay
   // as they are, however often it is asked and however long it takes.
   estimate(values) {
     const {prompt, seed, strict, ...rest} = values;
     const asked = JSON.stringify([this.version, this.size.value, rest]);
     if (!this.checked || this.checked.asked !== asked) {
-      const checked = this.checked = {asked, plan: this.ask({...rest, seed}, prompt)};
+      this.drop();
+      const stop = new AbortController();
+      const checked = this.checked = {asked, stop, plan: this.ask({...rest, seed}, prompt, stop.signal)};
       checked.plan.catch((error) => {
         // Refused for what it was asked with, it would be again; anything else may be different the next time.
         const stays = [400, 413].includes(error.status) && !['prompt', 'seed'].includes(error.param);
@@ -177,12 +187,12 @@ export class References {
     return this.checked.plan;
   }
 
-  async ask(values, prompt) {
+  async ask(values, prompt, signal) {
     const version = this.version, body = new FormData();
     for (const [name, value] of Object.entries({...values, prompt: prompt.trim() ? prompt : '-'})) {
       if (value !== undefined) body.append(name, value);
     }
-    const plan = await api.estimate(this.fill(body));
+    const plan = await api.estimate(this.fill(body), signal);
     if (version === this.version) this.learn(plan.references);
     return plan;
   }
@@ -201,7 +211,7 @@ export class References {
     const held = this.list.contains(document.activeElement) ? document.activeElement.getAttribute('aria-label') : null;
     this.draw();
     if (held) [...this.list.querySelectorAll('button')].find((b) => b.getAttribute('aria-label') === held)?.focus();
-    this.hooks.changed();  // hints about tags depend on their numbers
+    this.hooks.renumbered();
   }
 
   // References that no tag of the prompt names; the server's hints say which tags name nothing.
@@ -228,6 +238,7 @@ export class References {
 
   clear() {
     this.error.hidden = true;
+    this.error.textContent = '';  // hidden text is still read where a field is described by it
     for (const row of this.list.children) row.classList.remove('bad');
   }
 }

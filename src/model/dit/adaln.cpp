@@ -138,37 +138,43 @@ Tensor embed_times(Ops& ops, const Source& source, const std::vector<float>& tim
 }
 
 ModulationPlan plan_modulation(const PackedLayout& layout, const std::vector<float>& video_times,
-                               const std::vector<float>& audio_times) {
+                               const std::vector<float>& audio_times, bool with_ids) {
   H3_ASSERT(video_times.size() == audio_times.size());
-  const size_t rows = static_cast<size_t>(layout.rows);
+  constexpr size_t kTags = 3;
+  const size_t rows = static_cast<size_t>(layout.rows), evaluations = video_times.size();
   const size_t first_target = static_cast<size_t>(layout.first_target());
-  std::vector<RowTimes> steps;
+  const std::vector<TimeSource> sources = time_sources(layout);
+  const auto tag_of = [&](size_t row) { return static_cast<size_t>(layout.tags[row]); };
+  const auto source_of = [&](size_t row) { return static_cast<size_t>(sources[row]); };
+  bool read[kTags][kTimeSources] = {};
+  for (size_t s = 0; s < rows; ++s) read[tag_of(s)][source_of(s)] = true;
+
   ModulationPlan plan;
-  for (size_t e = 0; e < video_times.size(); ++e) {
-    steps.push_back(row_times(layout, video_times[e], audio_times[e]));
-    const RowTimes& step = steps.back();
-    for (size_t s = 0; s < rows; ++s) {
-      std::vector<float>& times = plan.times[static_cast<size_t>(layout.tags[s])];
-      const float time = step.times[static_cast<size_t>(step.index[s])];
-      if (times.empty() || times.back() != time) times.push_back(time);
+  std::vector<std::array<float, kTimeSources>> steps;
+  for (size_t e = 0; e < evaluations; ++e) {
+    steps.push_back(source_times(video_times[e], audio_times[e]));
+    for (size_t tag = 0; tag < kTags; ++tag) {
+      for (size_t i = 0; i < kTimeSources; ++i) {
+        if (read[tag][i]) plan.times[tag].push_back(steps[e][i]);
+      }
     }
     plan.final_times.insert(plan.final_times.end(), {video_times[e], audio_times[e]});
   }
   for (std::vector<float>& times : plan.times) sort_unique(times);
   sort_unique(plan.final_times);
-  const int32_t base[3] = {0, static_cast<int32_t>(plan.times[0].size()),
-                           static_cast<int32_t>(plan.times[0].size() + plan.times[1].size())};
-  for (const RowTimes& step : steps) {
-    std::array<std::vector<int32_t>, 3> row_of;  // [tag][index of the time]
-    for (size_t tag = 0; tag < 3; ++tag) {
-      for (float time : step.times) row_of[tag].push_back(base[tag] + index_in(plan.times[tag], time));
+  if (!with_ids) return plan;
+
+  plan.ids.reserve(evaluations * rows);
+  plan.final_ids.reserve(evaluations * (rows - first_target));
+  for (const std::array<float, kTimeSources>& times : steps) {
+    int32_t id[kTags][kTimeSources] = {}, final_id[kTimeSources] = {}, base = 0;
+    for (size_t tag = 0; tag < kTags; ++tag) {
+      for (size_t i = 0; i < kTimeSources; ++i) id[tag][i] = base + index_in(plan.times[tag], times[i]);
+      base += static_cast<int32_t>(plan.times[tag].size());
     }
-    for (size_t s = 0; s < rows; ++s) {
-      plan.ids.push_back(row_of[static_cast<size_t>(layout.tags[s])][static_cast<size_t>(step.index[s])]);
-    }
-    for (size_t s = first_target; s < rows; ++s) {
-      plan.final_ids.push_back(index_in(plan.final_times, step.times[static_cast<size_t>(step.index[s])]));
-    }
+    for (size_t i = 0; i < kTimeSources; ++i) final_id[i] = index_in(plan.final_times, times[i]);
+    for (size_t s = 0; s < rows; ++s) plan.ids.push_back(id[tag_of(s)][source_of(s)]);
+    for (size_t s = first_target; s < rows; ++s) plan.final_ids.push_back(final_id[source_of(s)]);
   }
   return plan;
 }

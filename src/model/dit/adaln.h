@@ -33,7 +33,7 @@ struct ModulationPlan {
   bool same_rows(const ModulationPlan& other) const { return times == other.times && final_times == other.final_times; }
 };
 ModulationPlan plan_modulation(const PackedLayout& layout, const std::vector<float>& video_times,
-                               const std::vector<float>& audio_times);
+                               const std::vector<float>& audio_times, bool with_ids = true);
 
 struct ModulationBank {
   ModulationPlan plan;         // without the ids

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/dit/adapter.h"
 #include "model/dit/session.h"
+#include "ops/values.h"
 
 namespace h3 {
 namespace dit {
@@ -53,7 +54,8 @@ class Transformer final : public Dit {
   }
 
   std::unique_ptr<DitSession> start(DitRequest request, const Control& control) override {
-    const ModulationPlan plan = plan_modulation(*request.layout, request.video_times, request.audio_times);
+    const ModulationPlan plan = plan_modulation(*request.layout, request.video_times, request.audio_times,
+                                                holds_values(model_.ops.device()));
     if (bank_ == nullptr || !bank_->plan.same_rows(plan)) {
       bank_.reset();  // before the new one is made: the two may not fit side by side
       bank_ = make_bank(model_.ops, model_.source, plan, model_.activation, control);

@@ -209,25 +209,33 @@ PackedLayout build_layout(const LayoutSpec& spec) {
   return Builder(spec).take();
 }
 
+std::vector<TimeSource> time_sources(const PackedLayout& layout) {
+  std::vector<TimeSource> sources(static_cast<size_t>(layout.rows), TimeSource::video);
+  for (int64_t i = 0; i < layout.condition_video_rows; ++i) sources[layout.video_rows[i]] = TimeSource::condition;
+  for (int64_t i = 0; i < static_cast<int64_t>(layout.audio_rows.size()); ++i) {
+    sources[layout.audio_rows[i]] = i < layout.condition_audio_rows ? TimeSource::reference_sound : TimeSource::audio;
+  }
+  return sources;
+}
+
+std::array<float, kTimeSources> source_times(float video_time, float audio_time) {
+  return {video_time, audio_time, std::max(video_time, kConditionTime), kReferenceSoundTime};
+}
+
 RowTimes row_times(const PackedLayout& layout, float video_time, float audio_time) {
-  const float condition = std::max(video_time, kConditionTime);
-  const int64_t sounds = layout.condition_audio_rows;
+  const std::array<float, kTimeSources> by_source = source_times(video_time, audio_time);
   RowTimes out;
   out.times = {video_time, audio_time};
-  if (layout.condition_video_rows > 0) out.times.push_back(condition);
-  if (sounds > 0) out.times.push_back(kReferenceSoundTime);
+  if (layout.condition_video_rows > 0) out.times.push_back(by_source[static_cast<size_t>(TimeSource::condition)]);
+  if (layout.condition_audio_rows > 0) out.times.push_back(by_source[static_cast<size_t>(TimeSource::reference_sound)]);
   std::sort(out.times.begin(), out.times.end());
   out.times.erase(std::unique(out.times.begin(), out.times.end()), out.times.end());
-  const auto index_of = [&](float time) {
-    return static_cast<int32_t>(std::lower_bound(out.times.begin(), out.times.end(), time) - out.times.begin());
-  };
-  out.index.assign(static_cast<size_t>(layout.rows), index_of(video_time));
-  const int32_t of_condition = index_of(condition), of_sound = index_of(audio_time);
-  const int32_t of_reference = index_of(kReferenceSoundTime);
-  for (int64_t i = 0; i < layout.condition_video_rows; ++i) out.index[layout.video_rows[i]] = of_condition;
-  for (int64_t i = 0; i < static_cast<int64_t>(layout.audio_rows.size()); ++i) {
-    out.index[layout.audio_rows[i]] = i < sounds ? of_reference : of_sound;
+  std::array<int32_t, kTimeSources> index{};
+  for (size_t i = 0; i < kTimeSources; ++i) {
+    index[i] = static_cast<int32_t>(std::lower_bound(out.times.begin(), out.times.end(), by_source[i]) -
+                                    out.times.begin());
   }
+  for (const TimeSource source : time_sources(layout)) out.index.push_back(index[static_cast<size_t>(source)]);
   return out;
 }
 

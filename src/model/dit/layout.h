@@ -2,6 +2,7 @@
 // (spec dit 3, 4). Host only, immutable once built.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -71,6 +72,12 @@ struct PackedLayout {
 };
 
 PackedLayout build_layout(const LayoutSpec& spec);
+
+// What a row takes its time from (spec dit 3.3), and the times of one evaluation by it.
+enum class TimeSource : uint8_t { video, audio, condition, reference_sound };
+inline constexpr size_t kTimeSources = 4;
+std::vector<TimeSource> time_sources(const PackedLayout& layout);  // [S]
+std::array<float, kTimeSources> source_times(float video_time, float audio_time);
 
 // Distinct times of one evaluation, ascending, and each row's index into them (spec dit 3.3).
 struct RowTimes {

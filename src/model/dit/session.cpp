@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "ops/values.h"
 
 namespace h3::dit {
 namespace {
@@ -152,6 +153,7 @@ void Session::check_request(const DitRequest& request) const {
 
 void Session::upload_tables(const ModulationPlan& plan) {
   Device& device = ops_.device();
+  if (!holds_values(device)) return;
   const RotaryTables tables = rotary_tables(layout_.position, model_.source.inv_freq);
   device.upload(tables.cos.data(), rope_.cos);
   device.upload(tables.sin.data(), rope_.sin);

@@ -8,6 +8,7 @@
 #include "base/context.h"
 #include "base/error.h"
 #include "codec/scalar.h"
+#include "ops/values.h"
 #include "quant/float8_rows.h"
 
 namespace h3 {
@@ -269,6 +270,7 @@ void VideoDecoder::observe(const std::string& stage, const View& value) const {
 }
 
 void VideoDecoder::upload_window(Run& run, int clip) const {
+  if (!holds_values(ops_.device())) return;
   const int64_t frame = run.plan.latent_h * run.plan.latent_w;
   float* out = run.window.data();
   for (int64_t c = 0; c < config_.latent; ++c) {
@@ -430,7 +432,9 @@ void VideoDecoder::decode(const float* latent, int frames, int height, int width
   }
   run.cos = upload_f32(ops_.device(), table.cos.data(), {p.batch * p.rows, table.pairs}, DType::f32, "video rope");
   run.sin = upload_f32(ops_.device(), table.sin.data(), {p.batch * p.rows, table.pairs}, DType::f32, "video rope");
-  run.window.resize(static_cast<size_t>(config_.latent * p.t * p.latent_h * p.latent_w));
+  if (holds_values(ops_.device())) {
+    run.window.resize(static_cast<size_t>(config_.latent * p.t * p.latent_h * p.latent_w));
+  }
   run.x = run.memory["x"];
   run.raw = run.memory["raw"];
   run.head = run.memory["head"];

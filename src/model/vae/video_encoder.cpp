@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/values.h"
 
 namespace h3 {
 namespace {
@@ -226,13 +227,14 @@ std::vector<float> VideoEncoder::encode(const PixelSource& pixels, int frames, i
   const int64_t kept = encoded_frames(frames, geometry);
   const std::shared_ptr<std::byte> staging = ops_.device().staging(input.bytes());
   auto* const cut = reinterpret_cast<float*>(staging.get());
-  std::vector<float> out(channels * kept * area), joined;
+  const bool values = holds_values(ops_.device());
+  std::vector<float> out(values ? channels * kept * area : 0), joined;
   std::vector<std::vector<float>> raw(tiles);
   const int64_t frame_values = config_.pixels * static_cast<int64_t>(height) * width;
-  std::vector<float> clip_pixels(static_cast<size_t>(std::min(frames, geometry.clip) * frame_values));
+  std::vector<float> clip_pixels(static_cast<size_t>(values ? std::min(frames, geometry.clip) * frame_values : 0));
   // The pixels of the next tile are cut while the device is busy with this one.
   const auto prepare = [&](int clip, int tile) {
-    if (clip == clips) return;
+    if (clip == clips || !values) return;
     const int first_frame = clip * geometry.clip, present = std::min(geometry.clip, frames - first_frame);
     if (tile == 0) pixels(first_frame, present, clip_pixels.data());
     cut_tile(clip_pixels.data(), config_.pixels, present, height, width, ys.starts[tile / xs.count()],
@@ -248,10 +250,11 @@ std::vector<float> VideoEncoder::encode(const PixelSource& pixels, int frames, i
       run_tile(encoder, scratch, input, extent, moments);
       prepare(tile + 1 < tiles ? clip : clip + 1, (tile + 1) % tiles);
       ops_.sync();
-      raw[tile] = download_f32(moments);
+      if (values) raw[tile] = download_f32(moments);
       per_clip = moments.dim[1];
       control.progress(stage, static_cast<int64_t>(clip) * tiles + tile + 1, static_cast<int64_t>(clips) * tiles);
     }
+    if (!values) continue;
     joined.resize(channels * per_clip * area);
     stitch_tiles(raw, latent_axis(ys, config_.ratio), latent_axis(xs, config_.ratio), channels * per_clip,
                  joined.data());

@@ -70,14 +70,14 @@ class VideoVae {
   virtual int64_t encode_bytes(int frames, int height, int width) const = 0;  // pixel units
 
   // latent: [24, T, h, w] f32, normalised as the denoiser leaves it. Frames arrive in order, in runs; memory does not
-  // grow with T. Error(numeric) when a latent is not finite.
+  // grow with T. Error(numeric) when a latent is not finite. Without values (ops/values.h) nothing is read or given.
   virtual void decode(const float* latent, int frames, int height, int width, const Control& control,
                       const std::function<void(const FrameRun&)>& sink) = 0;
   // The parity form: de-normalised latents in, the whole ImageNet-normalised unclamped output [3, F, 16h, 16w] out.
   virtual std::vector<float> decode_raw(const float* latent, int frames, int height, int width,
                                         const Control& control) = 0;
   // Returns moments [48, T', H/16, W/16]; T' = encoded_frames(F). Asks for one clip of pixels after the other, so
-  // memory does not grow with F.
+  // memory does not grow with F. Without values it asks for none, and the moments are empty.
   virtual std::vector<float> encode_moments(const PixelSource& pixels, int frames, int height, int width,
                                             const Control& control) = 0;
   // The same of pixels [3, F, H, W].
