@@ -111,6 +111,30 @@ class BrowserTest(unittest.TestCase):
     def completed(self, seconds=60):
         self.until(lambda: self.status() == "completed" and self.find("#player").shown, "clip", seconds)
 
+    def hold_estimates(self):
+        """The first answer of /v1/videos/estimate from now on waits for let_go()."""
+        self.browser.script("""
+            const real = window.fetch;
+            window.answers = 0;
+            window.read = 0;
+            const gate = new Promise((done) => { window.letGo = done; });
+            window.fetch = async (path, ...more) => {
+              if (!String(path).endsWith('/estimate')) return real(path, ...more);
+              const first = window.answers++ === 0, answer = await real(path, ...more), body = await answer.text();
+              if (first) await gate;
+              const copy = new Response(body, {status: answer.status});
+              copy.json = async () => {
+                setTimeout(() => { if (first) window.read = 1; }, 50);  // after the page has dealt with it
+                return JSON.parse(body);
+              };
+              return copy;
+            };""")
+
+    def let_go(self):
+        self.until(lambda: self.browser.script("return window.answers") > 0, "a question")
+        self.browser.script("window.letGo()")
+        self.until(lambda: self.browser.script("return window.read"), "the late answer")
+
     def picture(self, name):
         if PICTURES:
             with open(os.path.join(PICTURES, name + ".png"), "wb") as file:
@@ -332,30 +356,6 @@ class Page(BrowserTest):
         self.assertNotEqual(self.find("#seed").value("value"), before)
         estimate = self.until(lambda: "MiB of memory" in self.find("#estimate").text and self.find("#estimate").text, "estimate")
         self.assertRegex(estimate, r"128x128 .* 8 evaluations .* about \d+ s of work .* \d+ MiB of memory")
-
-    def hold_estimates(self):
-        """The first answer of /v1/videos/estimate from now on waits for let_go()."""
-        self.browser.script("""
-            const real = window.fetch;
-            window.answers = 0;
-            window.read = 0;
-            const gate = new Promise((done) => { window.letGo = done; });
-            window.fetch = async (path, ...more) => {
-              if (!String(path).endsWith('/estimate')) return real(path, ...more);
-              const first = window.answers++ === 0, answer = await real(path, ...more), body = await answer.text();
-              if (first) await gate;
-              const copy = new Response(body, {status: answer.status});
-              copy.json = async () => {
-                setTimeout(() => { if (first) window.read = 1; }, 50);  // after the page has dealt with it
-                return JSON.parse(body);
-              };
-              return copy;
-            };""")
-
-    def let_go(self):
-        self.until(lambda: self.browser.script("return window.answers") > 0, "a question")
-        self.browser.script("window.letGo()")
-        self.until(lambda: self.browser.script("return window.read"), "the late answer")
 
     def test_a_late_estimate_does_not_replace_a_newer_one(self):
         self.hold_estimates()
