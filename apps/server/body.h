@@ -13,7 +13,7 @@ namespace h3::server {
 
 struct FilePart {
   std::string name, type;  // as the client calls it; never used as a path
-  std::string_view bytes;  // of the body that was parsed, which outlives it: a clip is not copied on its way to the disk
+  std::string_view bytes;  // of the body that was parsed, which outlives it: no clip is copied on its way to the disk
 };
 
 struct Given {

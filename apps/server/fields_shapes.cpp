@@ -185,7 +185,7 @@ namespace {
   Json list = Json::array();
   for (const int64_t index : draft.frame_indices) list.push(index);
   refuse_value({draft.indices_field, std::move(list), nullptr, false},
-               "one for each picture of input_reference and input_references, 0 for the first frame and -1 for the last",
+               "one for each picture of input_reference and input_references: 0 the first frame, -1 the last",
                reason);
 }
 

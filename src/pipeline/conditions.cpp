@@ -99,6 +99,12 @@ std::vector<LatentShape> visual_shapes(const std::vector<LayoutBlock>& blocks) {
   return shapes;
 }
 
+size_t packed_rows(const std::vector<LatentShape>& shapes) {
+  size_t rows = 0;
+  for (const LatentShape& s : shapes) rows += static_cast<size_t>(s.frames) * s.height * s.width / 4;
+  return rows;
+}
+
 bool has_visual_conditions(const Resolved& resolved) {
   return !resolved.keyframes.empty() ||
          std::any_of(resolved.references.begin(), resolved.references.end(),

@@ -22,6 +22,7 @@ std::vector<PromptMedia> prompt_media(const Resolved& resolved, bool pixels = tr
 std::vector<LayoutBlock> condition_blocks(const Resolved& resolved);
 // Of the blocks with pictures.
 std::vector<LatentShape> visual_shapes(const std::vector<LayoutBlock>& blocks);
+size_t packed_rows(const std::vector<LatentShape>& shapes);  // of the packed sequence, for all of them
 
 // Whether a run needs the encoder of each autoencoder.
 bool has_visual_conditions(const Resolved& resolved);

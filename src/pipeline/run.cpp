@@ -23,12 +23,6 @@ namespace {
 
 constexpr int kVideoChannels = 24, kVideoRow = 96, kAudioRow = 32;
 
-double rms(const std::vector<float>& values) {
-  double squares = 0;
-  for (const float value : values) squares += static_cast<double>(value) * value;
-  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
-}
-
 }  // namespace
 
 class Run {
@@ -253,12 +247,7 @@ void Run::draw_noise() {
   spec.audio_latents = r_.audio_latents;
   spec.conditions = shapes_;
   stage("draw noise", 1, [&] {
-    if (!holds_values(ops_.device())) {
-      int64_t rows = 0;
-      for (const LatentShape& s : shapes_) rows += int64_t{s.frames} * s.height * s.width / 4;
-      condition_rows_.resize(static_cast<size_t>(rows * kVideoRow));
-      return;
-    }
+    if (!holds_values(ops_.device())) return condition_rows_.resize(packed_rows(shapes_) * kVideoRow);
     noise_ = profile.draw(spec);
     for (size_t i = 0; i < condition_latents_.size(); ++i) {
       std::vector<float> rows = patchify(condition_latents_[i].data(), kVideoChannels, shapes_[i].frames,
@@ -501,7 +490,7 @@ void Run::open_writer() {
 
 void Run::decode_video() {
   std::vector<float> latent;
-  if (holds_values(ops_.device())) {
+  if (!video_rows_.empty()) {
     latent = unpatchify(video_rows_.data(), kVideoChannels, r_.latent_frames, r_.latent_height, r_.latent_width);
   }
   Watchdog watchdog(r_.width, r_.height);

@@ -1,5 +1,6 @@
 #include "pipeline/stage_sink.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -77,6 +78,12 @@ const TensorInfo& embeds_of(const TensorSource& source, const std::string& path)
 }
 
 }  // namespace
+
+double rms(const std::vector<float>& values) {
+  double squares = 0;
+  for (const float value : values) squares += static_cast<double>(value) * value;
+  return values.empty() ? 0 : std::sqrt(squares / static_cast<double>(values.size()));
+}
 
 void write_stage(const std::string& path, const StageResult& result) {
   std::vector<TensorToWrite> tensors;

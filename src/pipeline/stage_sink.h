@@ -38,6 +38,8 @@ struct StageSink {
 // audio_rows_after_step.i · video_velocity.i, audio_velocity.i · latents, audio_latents · frames · audio.
 void write_stage(const std::string& path, const StageResult& result);
 
+double rms(const std::vector<float>& values);  // 0 without any
+
 // What --dump text=FILE wrote, or any file with prompt_embeds [rows, width] and, for keyframes, text_token_tags [rows].
 struct SavedText {
   int64_t rows = 0, width = 0;
