@@ -1,7 +1,8 @@
-// Block-sparse attention (ops.h: sparse_attention). Summaries of the key blocks and their statistics, then the choice
-// of exact blocks per (query block, head), then one pass over summaries and exact blocks with an online softmax: tensor
-// cores for 16-bit heads of 128 (sparse_hopper.cu where it applies, else mma.sync), plain FMAs for the
-// rest.
+// Block-sparse attention (ops.h: sparse_attention). Summaries of the key blocks and the choice of exact blocks
+// (sparse_prepare.cu), then one pass over summaries and exact blocks with an online softmax: tensor cores for 16-bit
+// heads of 128 (sparse_hopper.cu where it applies, else mma.sync), plain FMAs for the rest.
+#include <algorithm>
+
 #include "backends/cuda/kernels/mma.cuh"
 #include "backends/cuda/kernels/sparse.cuh"
 
@@ -9,110 +10,9 @@ namespace h3::cuda {
 namespace {
 
 constexpr int kBlock = kSparseRows;
-constexpr int kMaxDim = 256;
+constexpr int kMaxDim = kSparseMaxDim;
 constexpr int kSparseSlot = 5;  // of the scratch: summaries and choices of one call
 constexpr float kLog2e = 1.4426950408889634f;
-
-template <typename T>
-__global__ void summary_kernel(Sparse a) {
-  const int64_t n = blockIdx.x;
-  const int head = blockIdx.y, length = sparse_length(a, n);
-  const T* k = reinterpret_cast<const T*>(a.k) + head * a.k_head + n * kBlock * a.k_row;
-  const T* v = reinterpret_cast<const T*>(a.v) + head * a.v_head + n * kBlock * a.v_row;
-  for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
-    float key = 0, value = 0;
-    for (int r = 0; r < length; ++r) {
-      key += to_float(k[r * a.k_row + c]);
-      value += to_float(v[r * a.v_row + c]);
-    }
-    const int64_t at = (head * a.blocks + n) * a.d + c;
-    reinterpret_cast<T*>(a.kc)[at] = from_float<T>(key / static_cast<float>(length));
-    reinterpret_cast<T*>(a.vc)[at] = from_float<T>(value);
-  }
-}
-
-template <typename T>
-__global__ void statistics_kernel(Sparse a) {
-  const int head = blockIdx.x;
-  const T* kc = reinterpret_cast<const T*>(a.kc) + head * a.blocks * a.d;
-  for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
-    float sum = 0, squares = 0;
-    for (int64_t n = 0; n < a.blocks; ++n) {
-      const float x = to_float(kc[n * a.d + c]);
-      sum += x;
-      squares += x * x;
-    }
-    const float count = static_cast<float>(a.blocks), mean = sum / count;
-    a.statistics[(head * 2) * a.d + c] = mean;
-    a.statistics[(head * 2 + 1) * a.d + c] = fmaxf(squares / count - mean * mean, 0.0f);
-  }
-}
-
-// One block per (query block, head): the mean query against every summary key, as the mean of its scores.
-template <typename T>
-__global__ void __launch_bounds__(256) choose_kernel(Sparse a) {
-  __shared__ float centre[kMaxDim], reduce[33];
-  __shared__ float threshold;
-  const int64_t block = blockIdx.x;
-  const int head = blockIdx.y, length = sparse_length(a, block), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const T* q = reinterpret_cast<const T*>(a.q) + head * a.q_head + block * kBlock * a.q_row;
-  for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
-    float sum = 0;
-    for (int r = 0; r < length; ++r) sum += to_float(q[r * a.q_row + c]);
-    centre[c] = sum / static_cast<float>(length);
-  }
-  __syncthreads();
-  float mean = 0, spread = 0;
-  for (int c = threadIdx.x; c < a.d; c += blockDim.x) {
-    mean += centre[c] * a.statistics[(head * 2) * a.d + c];
-    spread += centre[c] * centre[c] * a.statistics[(head * 2 + 1) * a.d + c];
-  }
-  mean = block_sum(mean, reduce);
-  spread = block_sum(spread, reduce);
-  if (threadIdx.x == 0) {
-    threshold = mean * a.scale_log2 + a.tau * sqrtf(fmaxf(spread, 0.0f) * a.scale_log2 * a.scale_log2 + 1e-6f);
-  }
-  __syncthreads();
-  uint32_t* chosen = a.chosen + (head * a.blocks + block) * a.words;
-  const T* kc = reinterpret_cast<const T*>(a.kc) + head * a.blocks * a.d;
-  for (int64_t word = warp; word < a.words; word += blockDim.x / 32) {
-    const int64_t n = word * 32 + lane;
-    bool exact = false;
-    if (n < a.blocks && a.mask != nullptr) {
-      exact = a.mask[block * a.mask_row + n * a.mask_column] != 0;
-    } else if (n < a.blocks) {
-      float score = 0;
-      if (a.d % 8 == 0) {
-        for (int c = 0; c < a.d; c += 8) {
-          Vec8<T> key;
-          key.load(kc + n * a.d + c);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) score += centre[c + i] * key.v[i];
-        }
-      } else {
-        for (int c = 0; c < a.d; ++c) score += centre[c] * to_float(kc[n * a.d + c]);
-      }
-      const int64_t distance = block > n ? block - n : n - block;
-      exact = score * a.scale_log2 > threshold || distance <= 1 || n < a.exact_blocks;
-    }
-    const uint32_t bits = __ballot_sync(0xffffffffu, exact);
-    if (lane == 0) chosen[word] = bits;
-  }
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  uint16_t* list = a.list + (head * a.blocks + block) * a.blocks;
-  int found = 0;
-  for (int64_t word = 0; word < a.words; ++word) {
-    const uint32_t bits = chosen[word];
-    if (a.list != nullptr && (bits >> lane & 1) != 0) {
-      list[found + __popc(bits & ((1u << lane) - 1))] = static_cast<uint16_t>(word * 32 + lane);
-    }
-    found += __popc(bits);
-  }
-  if (lane != 0) return;
-  a.count[head * a.blocks + block] = found;
-  if (a.total != nullptr) atomicAdd(a.total, found);
-}
 
 // ---- tensor cores: heads of 128 ----
 // Four warps share 64 queries: warp % 2 takes 32 of them, warp / 2 half of the keys of every tile, so that a warp reads
@@ -285,10 +185,10 @@ __global__ void __launch_bounds__(kTileThreads, 2) sparse_mma_kernel(Sparse a) {
   const T* v = reinterpret_cast<const T*>(a.v) + head * a.v_head;
   const T* kc = reinterpret_cast<const T*>(a.kc) + head * a.blocks * kDim;
   const T* vc = reinterpret_cast<const T*>(a.vc) + head * a.blocks * kDim;
-  const int64_t pair = head * a.blocks + block;
-  const uint16_t* list = a.list + pair * a.blocks;
-  const uint32_t* chosen = a.chosen + pair * a.words;
-  const int summaries = static_cast<int>((a.blocks + kBlock - 1) / kBlock), steps = summaries + a.count[pair];
+  const int64_t choice = sparse_choice(a, head, block);
+  const uint16_t* list = a.list + choice * a.blocks;
+  const uint32_t* chosen = a.chosen + choice * a.words;
+  const int summaries = static_cast<int>(sparse_summary_tiles(a)), steps = summaries + a.count[choice];
   const auto load = [&](int step, int slot) {
     const bool summary = step < summaries;
     const int64_t first = (summary ? step : static_cast<int64_t>(list[step - summaries])) * kBlock;
@@ -363,8 +263,8 @@ __global__ void __launch_bounds__(128) sparse_fma_kernel(Sparse a) {
     query[c] = to_float(reinterpret_cast<const T*>(a.q)[row * a.q_row + head * a.q_head + c]);
   }
   __syncwarp();
-  const int64_t pair = head * a.blocks + row / kBlock;
-  const uint32_t* chosen = a.chosen + pair * a.words;
+  const int64_t choice = sparse_choice(a, head, row / kBlock);
+  const uint32_t* chosen = a.chosen + choice * a.words;
   constexpr int kParts = kMaxDim / 32;
   float acc[kParts] = {}, top = -INFINITY, total = 0;
   const auto take = [&](const T* k, int64_t k_row, const T* v, int64_t v_row, int64_t first, int64_t limit,
@@ -401,8 +301,8 @@ __global__ void __launch_bounds__(128) sparse_fma_kernel(Sparse a) {
   for (int64_t first = 0; first < a.blocks; first += 32) take(kc, a.d, vc, a.d, first, a.blocks, true);
   const T* k = reinterpret_cast<const T*>(a.k) + head * a.k_head;
   const T* v = reinterpret_cast<const T*>(a.v) + head * a.v_head;
-  const uint16_t* list = a.list + pair * a.blocks;
-  for (int i = 0; i < a.count[pair]; ++i) {
+  const uint16_t* list = a.list + choice * a.blocks;
+  for (int i = 0; i < a.count[choice]; ++i) {
     const int64_t first = static_cast<int64_t>(list[i]) * kBlock, limit = min(a.rows, first + kBlock);
     take(k, a.k_row, v, a.v_row, first, limit, false);
     if (first + 32 < limit) take(k, a.k_row, v, a.v_row, first + 32, limit, false);
@@ -424,11 +324,7 @@ bool vector_loads(const Sparse& a) {
 template <typename T>
 void launch_sparse(cudaStream_t stream, const Sparse& a) {
   const unsigned blocks = static_cast<unsigned>(a.blocks), heads = static_cast<unsigned>(a.heads);
-  launch(stream, "sparse_summary", summary_kernel<T>, LaunchShape{dim3(blocks, heads), dim3(128), 0}, a);
-  launch(stream, "sparse_statistics", statistics_kernel<T>, LaunchShape{dim3(heads), dim3(128), 0}, a);
-  launch(stream, "sparse_choose", choose_kernel<T>, LaunchShape{dim3(blocks, heads), dim3(256), 0}, a);
   if constexpr (!std::is_same_v<T, float>) {
-    if (a.list == nullptr) return sparse_hopper(stream, a);
     if (a.d == kDim) {
       const LaunchShape shape{dim3(blocks, heads), dim3(kTileThreads), size_t{5} * kTile * sizeof(T)};
       if (vector_loads(a))
@@ -455,13 +351,21 @@ struct Pieces {
 
 int64_t place(Sparse& a, bool hopper, char* base, int64_t element) {
   Pieces pieces{base};
-  const int64_t pairs = a.heads * a.blocks;
+  const int64_t pairs = a.heads * a.blocks, chosen = a.choices * a.blocks, streams = a.choices * sparse_streams(a);
   pieces.take(a.kc, pairs * a.d, element);
   pieces.take(a.vc, pairs * a.d, element);
-  pieces.take(a.statistics, int64_t{2} * a.heads * a.d);
-  pieces.take(a.chosen, pairs * a.words);
-  if (!hopper) pieces.take(a.list, pairs * a.blocks);
-  pieces.take(a.count, pairs);
+  if (a.mask == nullptr) {
+    pieces.take(a.centres, pairs * a.d);
+    pieces.take(a.statistics, int64_t{2} * a.heads * a.d);
+  }
+  pieces.take(a.chosen, chosen * a.words);
+  if (hopper) {
+    pieces.take(a.streams, streams * sparse_stream_room(a));
+    pieces.take(a.stream_tiles, streams);
+  } else {
+    pieces.take(a.list, chosen * a.blocks);
+    pieces.take(a.count, chosen);
+  }
   return pieces.used;
 }
 
@@ -469,11 +373,11 @@ int64_t place(Sparse& a, bool hopper, char* base, int64_t element) {
 
 int64_t CudaOps::sparse_attention_bytes(int64_t rows, int64_t heads, int64_t head_dim, DType type) const {
   Sparse a{};
-  a.heads = static_cast<int>(heads);
+  a.heads = a.choices = static_cast<int>(heads);
   a.d = static_cast<int>(head_dim);
   a.blocks = ceil_div(rows, kBlock);
   a.words = ceil_div(a.blocks, 32);
-  return place(a, false, nullptr, size_of(type));
+  return std::max(place(a, false, nullptr, size_of(type)), place(a, true, nullptr, size_of(type)));
 }
 
 void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
@@ -489,7 +393,7 @@ void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
   a.q_row = q.stride[0], a.q_head = q.stride[1], a.k_row = k.stride[0], a.k_head = k.stride[1];
   a.v_row = v.stride[0], a.v_head = v.stride[1], a.o_row = out.stride[0], a.o_head = out.stride[1];
   a.rows = q.dim[0];
-  a.heads = static_cast<int>(q.dim[1]);
+  a.heads = a.choices = static_cast<int>(q.dim[1]);
   a.d = static_cast<int>(q.dim[2]);
   a.blocks = ceil_div(a.rows, kBlock);
   a.words = ceil_div(a.blocks, 32);
@@ -499,6 +403,7 @@ void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
   a.exact_blocks = ceil_div(in.exact_keys, kBlock);
   if (!in.mask.empty()) {
     H3_ASSERT(in.mask.dim[0] == a.blocks && in.mask.dim[1] == a.blocks);
+    a.choices = 1;
     a.mask = as<const uint8_t>(in.mask);
     a.mask_row = in.mask.stride[0];
     a.mask_column = in.mask.stride[1];
@@ -507,6 +412,8 @@ void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
   const bool hopper = sparse_hopper_takes(a, q.type);
   const int64_t element = size_of(q.type), bytes = place(a, hopper, nullptr, element);
   place(a, hopper, static_cast<char*>(scratch(kSparseSlot, bytes)), element);
+  sparse_prepare(stream(), a, q.type);
+  if (hopper) return sparse_hopper(stream(), a);
   H3_FLOAT_TYPE(q.type, launch_sparse<T>(stream(), a);)
 }
 

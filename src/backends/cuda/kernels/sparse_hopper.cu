@@ -1,23 +1,27 @@
 // Block-sparse attention on compute capability 9.0. A thread block works on three query blocks of a head, one warp
-// group each. One warp streams the tiles that any of them needs (summaries first, then the union of their exact blocks)
-// through a ring in shared memory, each with a note of who needs it: what neighbours share is read once. Without that
-// the reads of the L2 cache, not the tensor cores, would set the pace. The groups run free of each other within the
-// ring, so that the softmax of one overlaps the products of the others.
-#include "backends/cuda/kernels/hopper.cuh"
+// group each, and fetches every tile that any of them needs once. The order of the tiles, its stream, is made before
+// (sparse_prepare.cu). Two warps fetch its keys and its values into two rings. A group goes from one of its own tiles
+// to the next, past the others, and makes weights from the scores of one while the weighted values of the tile before
+// are on their way.
+#include "backends/cuda/kernels/attention_hopper.cuh"
 #include "backends/cuda/kernels/sparse.cuh"
 #include "backends/cuda/tensor_map.h"
 
 namespace h3::cuda {
 namespace {
 
-constexpr int kGroups = 3;  // query blocks; four would leave each too few registers
-constexpr int kStages = 5;
-constexpr int kThreads = (kGroups + 1) * kWarpGroup;
+constexpr int kGroups = kSparseGroups;
+constexpr int kKeyStages = 5, kValueStages = 6;
+constexpr int kThreads = (kGroups + 1) * kWarpGroup, kGroupWarps = kWarpGroup / 32;
 // Per thread. A quarter of the processor has 512 for its warps, one of each group; the launch gives out all of them.
 constexpr int kCopyRegisters = 32, kComputeRegisters = (512 - kCopyRegisters) / kGroups;
 static_assert(512 / (kGroups + 1) % 8 == 0 && kComputeRegisters % 8 == 0);
-constexpr uint32_t kTileBytes = kSparseRows * kSparseDim * 2;  // two halves of 64 channels: [2][64 rows][128 bytes]
-constexpr size_t kSharedBytes = size_t{kTileBytes} * (kGroups + 2 * kStages) + 1024;  // 1024: alignment of the swizzle
+// Two halves of 64 channels: [2][64 rows][128 bytes].
+constexpr uint32_t kTileBytes = kSparseRows * kSparseDim * 2, kHalfBytes = kTileBytes / 2;
+constexpr size_t kSharedBytes = size_t{kTileBytes} * (kGroups + kKeyStages + kValueStages) + 1024;  // its alignment
+// A group that has made weights keeps their values waiting until it has scores of its next tile, unless that is as far
+// as this in the stream. Under kKeyStages + kValueStages, or groups would wait for each other for ever.
+constexpr int kFar = 5;
 
 struct Maps {
   CUtensorMap q, k, v, kc, vc;
@@ -25,84 +29,88 @@ struct Maps {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-constexpr uint32_t kHalfBytes = kTileBytes / 2;
-// What lies in a stage: block << 8 | kind | who needs it.
-constexpr uint32_t kSummaries = 1u << 6, kEnd = 1u << 7;
+// Tile i of the stream goes through stage i % kStages. `issued`: tiles whose copies are on their way, or have come. A
+// group that passes tiles must see it first: of a stage that is still a round behind, the barrier's parity is the same.
+template <int kStages>
+struct TileRing {
+  uint64_t full[kStages], empty[kStages];
+  uint32_t issued;
 
-struct Ring {
-  uint64_t full[kStages], empty[kStages], queries;
-  uint32_t entry[kStages];
+  __device__ void init() {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(full[i], 1);
+      barrier_init(empty[i], kGroups * kGroupWarps);
+    }
+    issued = 0;
+  }
+  __device__ void wait(int tile) {
+    uint32_t n;
+    do {
+      asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(n) : "r"(shared_address(&issued)) : "memory");
+    } while (static_cast<int>(n) <= tile);
+    barrier_wait(full[tile % kStages], tile / kStages & 1);
+  }
 };
 
-// Walks the stages in order.
-struct Cursor {
+struct Rings {
+  TileRing<kKeyStages> keys;
+  TileRing<kValueStages> values;
+  uint64_t queries;
+};
+
+__device__ inline void arrive_times(uint64_t& barrier, uint32_t times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(times) : "memory");
+}
+// What a warp reads of a stream, 32 tiles at a time and 32 ahead.
+struct Stream {
+  const uint32_t* list;
+  int tiles, first;
+  uint32_t now, ahead;
+
+  __device__ Stream(const uint32_t* from, int count) : list(from), tiles(count), first(0) {
+    now = read(0);
+    ahead = read(32);
+  }
+  __device__ uint32_t read(int from) const {
+    const int i = from + static_cast<int>(threadIdx.x % 32);
+    return i < tiles ? list[i] : 0;
+  }
+  __device__ void advance() {
+    first += 32;
+    now = ahead;
+    ahead = read(first + 32);
+  }
+};
+
+// One warp: all keys or all values of the stream. `room`: the first stage.
+template <int kStages>
+__device__ inline void fetch(TileRing<kStages>& ring, const CUtensorMap& rows, const CUtensorMap& summaries,
+                             uint32_t room, Stream stream, int head) {
   int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
-// The tiles, in shared memory: queries of the groups, then pairs of keys and values.
-__device__ inline uint32_t stage_tile(uint32_t tiles, int stage) { return tiles + (kGroups + 2 * stage) * kTileBytes; }
-
-// One warp. Blocks are visited in ascending order, so that all thread blocks of a head read about the same keys at
-// about the same time.
-class Producer {
- public:
-  __device__ Producer(const Maps& maps, Ring& ring, uint32_t tiles, int head)
-      : maps_(maps), ring_(ring), tiles_(tiles), head_(head), lane_(threadIdx.x % 32) {}
-
-  __device__ void queries(int64_t first_block, int valid) {
-    if (lane_ != 0) return;
-    barrier_arrive_expecting(ring_.queries, valid * kTileBytes);
-    for (int g = 0; g < valid; ++g) {
-      copy_box(tiles_ + g * kTileBytes, &maps_.q, 0, static_cast<int>(first_block + g) * kSparseRows, 0, head_,
-               ring_.queries);
-    }
-  }
-
-  __device__ void push(uint32_t entry) {
-    barrier_wait(ring_.empty[at_.stage], at_.parity ^ 1);
-    if (lane_ == 0) {
-      uint64_t& full = ring_.full[at_.stage];
-      ring_.entry[at_.stage] = entry;
-      if ((entry & kEnd) != 0) {
-        barrier_arrive(full);
-      } else {
-        const bool summaries = (entry & kSummaries) != 0;
-        const int row = static_cast<int>(entry >> 8) * kSparseRows;
-        const uint32_t tile = stage_tile(tiles_, at_.stage);
-        barrier_arrive_expecting(full, 2 * kTileBytes);
-        copy_box(tile, summaries ? &maps_.kc : &maps_.k, 0, row, 0, head_, full);
-        copy_box(tile + kTileBytes, summaries ? &maps_.vc : &maps_.v, 0, row, 0, head_, full);
+  uint32_t parity = 1;
+  for (; stream.first < stream.tiles; stream.advance()) {
+#pragma unroll 1
+    for (int i = 0; i < min(32, stream.tiles - stream.first); ++i) {
+      const uint32_t tile = __shfl_sync(0xffffffffu, stream.now, i);
+      if (threadIdx.x % 32 == 0) {
+        uint64_t& full = ring.full[stage];
+        barrier_wait(ring.empty[stage], parity);
+        asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(&ring.issued)),
+                     "r"(stream.first + i + 1)
+                     : "memory");
+        // Whoever does not need the tile will not say that it is done with it.
+        const int idle = kGroups - __popc(tile & kSparseNeeds);
+        if (idle > 0) arrive_times(ring.empty[stage], idle * kGroupWarps);
+        const CUtensorMap* map = (tile & kSparseSummaries) != 0 ? &summaries : &rows;
+        const int row = static_cast<int>(tile >> 8) * kSparseRows;
+        barrier_arrive_expecting(full, kTileBytes);
+        copy_box(room + stage * kTileBytes, map, 0, row, 0, head, full);
       }
-    }
-    __syncwarp();
-    at_.next();
-  }
-
-  // chosen [valid, words]: of the query blocks of this thread block.
-  __device__ void exact_blocks(const uint32_t* chosen, int64_t words, int valid) {
-    for (int64_t word = 0; word < words; ++word) {
-      const uint32_t mine = lane_ < valid ? chosen[lane_ * words + word] : 0;
-      uint32_t needed = 0;  // by whom: block 32 word + lane
-#pragma unroll
-      for (int g = 0; g < kGroups; ++g) needed |= (__shfl_sync(0xffffffffu, mine, g) >> lane_ & 1) << g;
-      for (uint32_t left = __ballot_sync(0xffffffffu, needed != 0); left != 0; left &= left - 1) {
-        const int bit = __ffs(static_cast<int>(left)) - 1;
-        push(static_cast<uint32_t>(word * 32 + bit) << 8 | __shfl_sync(0xffffffffu, needed, bit));
-      }
+      __syncwarp();
+      if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
-
- private:
-  const Maps& maps_;
-  Ring& ring_;
-  uint32_t tiles_;
-  int head_, lane_;
-  Cursor at_;
-};
+}
 
 // Keys of a tile that take no part, and how much each of the others counts in the sum.
 struct KeyWeights {
@@ -112,83 +120,36 @@ struct KeyWeights {
   __device__ float of(int key) const { return key == last ? last_weight : weight; }
 };
 
-// A thread's share of 64 queries: rows lane / 4 and lane / 4 + 8 of its warp's sixteen.
-struct QueryState {
-  float o[64], top[2], sum[2];
-};
-
-// Scores become weights in p; the state is rescaled to the new maximum.
+// Scores become weights relative to the largest score so far, and the sums and what keeps of them follow.
 template <bool kWeighted>
-__device__ inline void softmax_tile(QueryState& f, float (&s)[32], uint32_t (&p)[16], float scale_log2,
-                                    const KeyWeights& keys) {
+__device__ inline void weigh_tile(float (&s)[32], HopperRows& rows, float scale_log2, const KeyWeights& keys) {
   const int column = threadIdx.x % 4 * 2;
   if constexpr (kWeighted) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        if ((keys.excluded >> (8 * j + column + e) & 1) != 0) s[4 * j + e] = s[4 * j + 2 + e] = -INFINITY;
-      }
+    for (int i = 0; i < 32; ++i) {
+      if ((keys.excluded >> (8 * (i / 4) + column + (i & 1)) & 1) != 0) s[i] = -INFINITY;
     }
   }
-  float keep[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = f.top[half];
-#pragma unroll
-    for (int j = 0; j < 8; ++j) top = fmaxf(top, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const float base = top == -INFINITY ? 0.0f : top * scale_log2;
-    keep[half] = exp2_fast(fmaf(f.top[half], scale_log2, -base));
-    f.top[half] = top;
-    float sum = 0;
+    const float base = fmaxf(rows.base[half], largest_score(s, half) * scale_log2);
+    const float shift = base == -INFINITY ? 0.0f : -base;  // no key so far
+    rows.keep[half] = exp2_fast(rows.base[half] + shift);
+    rows.base[half] = base;
+    float a = 0, b = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& v = s[4 * j + 2 * half + e];
-        v = exp2_fast(fmaf(v, scale_log2, -base));
-        sum += kWeighted ? v * keys.of(8 * j + column + e) : v;
-      }
+      float &x = s[4 * j + 2 * half], &y = s[4 * j + 2 * half + 1];
+      x = exp2_fast(fmaf(x, scale_log2, shift));
+      y = exp2_fast(fmaf(y, scale_log2, shift));
+      a += kWeighted ? x * keys.of(8 * j + column) : x;
+      b += kWeighted ? y * keys.of(8 * j + column + 1) : y;
     }
-    f.sum[half] = fmaf(f.sum[half], keep[half], sum);
-  }
-#pragma unroll
-  for (int i = 0; i < 16; ++i) p[i] = round_pair(s[2 * i], s[2 * i + 1]);
-  if (__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) {  // rare after the first tiles
-#pragma unroll
-    for (int i = 0; i < 64; ++i) f.o[i] *= keep[i >> 1 & 1];
+    rows.sum[half] = fmaf(rows.sum[half], rows.keep[half], a + b);
   }
 }
 
-// One warp group and its query block.
-__device__ inline void attend_tile(QueryState& f, uint32_t queries, uint32_t tile, float scale_log2, bool weighted,
-                                   const KeyWeights& keys) {
-  float s[32];
-  const uint64_t q = tile_descriptor(queries, 16), k = tile_descriptor(tile, 16);
-  products_begin();
-#pragma unroll
-  for (int kk = 0; kk < kSparseDim / 16; ++kk) {
-    const uint64_t along = (kk / 4 * kHalfBytes + kk % 4 * 32) / 16;
-    product_64(s, q + along, k + along, kk);
-  }
-  products_end();
-  products_wait();
-  uint32_t p[16];
-  if (weighted)
-    softmax_tile<true>(f, s, p, scale_log2, keys);
-  else
-    softmax_tile<false>(f, s, p, scale_log2, keys);
-  const uint64_t v = tile_descriptor(tile + kTileBytes, kHalfBytes);
-  products_begin();
-#pragma unroll
-  for (int kk = 0; kk < kSparseRows / 16; ++kk) product_128(f.o, p + 4 * kk, v + kk * 16 * 128 / 16);
-  products_end();
-  products_wait();
-}
-
-// Which summaries of tile `first` .. take part: those of blocks that are not exact.
+// Of summaries from block `first` on those of blocks that are not exact take part.
 __device__ inline KeyWeights summary_weights(const Sparse& a, const uint32_t* chosen, int64_t first) {
   const int64_t word = first / 32, left = a.blocks - first;
   KeyWeights keys;
@@ -200,65 +161,166 @@ __device__ inline KeyWeights summary_weights(const Sparse& a, const uint32_t* ch
   return keys;
 }
 
-__device__ inline void store_rows(const Sparse& a, QueryState& f, int head, int64_t first_row) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-  bf16* out = reinterpret_cast<bf16*>(a.out) + head * a.o_head + lane % 4 * 2;
+// A warp group and its query block.
+class Attender {
+ public:
+  __device__ Attender(const Sparse& a, Rings& rings, uint32_t tiles, const Stream& stream, int group)
+      : a_(a), rings_(rings), tiles_(tiles), stream_(stream), group_(group) {
+    find();
+  }
+
+  __device__ void run(int head, int64_t block) {
+    Place at, held;
+    if (!next(at)) return;
+    chosen_ = a_.chosen + sparse_choice(a_, head, block) * a_.words;
+    float o[64];
+    Weights p;
+    HopperRows rows{{-INFINITY, -INFINITY}, {0, 0}, {1, 1}};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = f.sum[half];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    const int64_t row = first_row + warp * 16 + lane / 4 + half * 8;
-    if (row >= a.rows) continue;
-#pragma unroll
-    for (int j = 0; j < kSparseDim / 8; ++j) {
-      *reinterpret_cast<uint32_t*>(out + row * a.o_row + 8 * j) =
-          round_pair(f.o[4 * j + 2 * half] / sum, f.o[4 * j + 2 * half + 1] / sum);
+    for (int i = 0; i < 64; ++i) o[i] = 0;
+    barrier_wait(rings_.queries, 0);
+    bool more = true;
+    while (more) {
+      scores(o, p, rows, at);
+      held = at;
+      more = next(at);
+      while (more && at.position - held.position < kFar) {
+        scores_beside_values(o, p, rows, at, held);
+        held = at;
+        more = next(at);
+      }
+      values(o, p, held);
     }
+    store(o, rows, head, block * kSparseRows);
   }
-}
 
-__device__ inline void produce(const Maps& maps, const Sparse& a, Ring& ring, uint32_t tiles) {
-  const int64_t first_block = int64_t{blockIdx.x} * kGroups;
-  const int head = blockIdx.y, valid = static_cast<int>(min(int64_t{kGroups}, a.blocks - first_block));
-  Producer producer(maps, ring, tiles, head);
-  producer.queries(first_block, valid);
-  for (int64_t t = 0; t * kSparseRows < a.blocks; ++t) {
-    producer.push(static_cast<uint32_t>(t) << 8 | kSummaries | ((1u << valid) - 1));
+ private:
+  using Scores = float[kSparseRows / 2];
+  using Weights = uint32_t[kSparseRows / 4];
+  struct Place {
+    int position;
+    uint32_t tile;
+  };
+
+  __device__ void find() { mine_ = __ballot_sync(0xffffffffu, stream_.now >> group_ & 1); }
+  __device__ bool next(Place& at) {
+    while (mine_ == 0) {
+      if (stream_.first + 32 >= stream_.tiles) return false;
+      stream_.advance();
+      find();
+    }
+    const int lane = __ffs(static_cast<int>(mine_)) - 1;
+    mine_ &= mine_ - 1;
+    at = {stream_.first + lane, __shfl_sync(0xffffffffu, stream_.now, lane)};
+    return true;
   }
-  producer.exact_blocks(a.chosen + (head * a.blocks + first_block) * a.words, a.words, valid);
-  producer.push(kEnd);
-}
+  template <int kStages>
+  __device__ void leave(TileRing<kStages>& ring, const Place& at) {
+    release(ring.empty[at.position % kStages]);
+  }
 
-__device__ inline void consume(const Sparse& a, Ring& ring, uint32_t tiles) {
-  const int head = blockIdx.y, group = threadIdx.x / kWarpGroup;
-  const int64_t block = int64_t{blockIdx.x} * kGroups + group;
-  const uint32_t* chosen = a.chosen + (head * a.blocks + block) * a.words;
-  QueryState f;
+  __device__ void issue_scores(Scores& s, const Place& at) {
+    const uint32_t keys = tiles_ + (kGroups + at.position % kKeyStages) * kTileBytes;
+    const uint64_t q = tile_descriptor(tiles_ + group_ * kTileBytes, 16), k = tile_descriptor(keys, 16);
+    products_begin();
 #pragma unroll
-  for (int i = 0; i < 64; ++i) f.o[i] = 0;
-  f.top[0] = f.top[1] = -INFINITY;
-  f.sum[0] = f.sum[1] = 0;
-  barrier_wait(ring.queries, 0);
-  for (Cursor at;; at.next()) {
-    barrier_wait(ring.full[at.stage], at.parity);
-    const uint32_t entry = ring.entry[at.stage];
-    if ((entry & kEnd) != 0) break;
-    if ((entry >> group & 1) != 0) {
-      const int64_t n = entry >> 8;
+    for (int kk = 0; kk < kSparseDim / 16; ++kk) {
+      const uint64_t along = (kk / 4 * kHalfBytes + kk % 4 * 32) / 16;
+      product_64(s, q + along, k + along, kk);
+    }
+    products_end();
+  }
+  __device__ void issue_values(float (&o)[64], const Weights& p, const Place& at) {
+    const uint32_t values = tiles_ + (kGroups + kKeyStages + at.position % kValueStages) * kTileBytes;
+    const uint64_t v = tile_descriptor(values, kHalfBytes);
+    products_begin();
+#pragma unroll
+    for (int kk = 0; kk < kSparseRows / 16; ++kk) product_128(o, p + 4 * kk, v + kk * 16 * 128 / 16);
+    products_end();
+  }
+  __device__ void weigh(Scores& s, HopperRows& rows, const Place& at) {
+    const int64_t n = at.tile >> 8;
+    if ((at.tile & kSparseSummaries) != 0) {
+      weigh_tile<true>(s, rows, a_.scale_log2, summary_weights(a_, chosen_, n * kSparseRows));
+    } else if (const int length = sparse_length(a_, n); length < kSparseRows) {
       KeyWeights keys;
-      const bool summaries = (entry & kSummaries) != 0, weighted = summaries || sparse_length(a, n) < kSparseRows;
-      if (summaries)
-        keys = summary_weights(a, chosen, n * kSparseRows);
-      else if (weighted)
-        keys.excluded = ~uint64_t{0} << sparse_length(a, n);
-      attend_tile(f, tiles + group * kTileBytes, stage_tile(tiles, at.stage), a.scale_log2, weighted, keys);
+      keys.excluded = ~uint64_t{0} << length;
+      weigh_tile<true>(s, rows, a_.scale_log2, keys);
+    } else {
+      weigh_tile<false>(s, rows, a_.scale_log2, {});
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty[at.stage]);
   }
-  store_rows(a, f, head, block * kSparseRows);
-}
+  __device__ static void pack(const Scores& s, Weights& p) {
+#pragma unroll
+    for (int i = 0; i < kSparseRows / 4; ++i) p[i] = round_pair(s[2 * i], s[2 * i + 1]);
+  }
+
+  __device__ void scores(float (&o)[64], Weights& p, HopperRows& rows, const Place& at) {
+    Scores s;
+    rings_.keys.wait(at.position);
+    issue_scores(s, at);
+    products_wait();
+    settle(s);
+    leave(rings_.keys, at);
+    weigh(s, rows, at);
+    pack(s, p);
+    rescale(o, rows.keep);
+  }
+  __device__ void values(float (&o)[64], Weights& p, const Place& at) {
+    rings_.values.wait(at.position);
+    settle(p);
+    settle(o);
+    issue_values(o, p, at);
+    products_wait();
+    settle(o);
+    leave(rings_.values, at);
+  }
+  // The scores of a tile beside the weighted values of the tile before.
+  __device__ void scores_beside_values(float (&o)[64], Weights& p, HopperRows& rows, const Place& at,
+                                       const Place& held) {
+    Scores s;
+    rings_.keys.wait(at.position);
+    settle(p);
+    settle(o);
+    issue_scores(s, at);
+    rings_.values.wait(held.position);
+    issue_values(o, p, held);
+    products_wait_but_last();
+    settle(s);
+    leave(rings_.keys, at);
+    weigh(s, rows, at);
+    settle(s);  // weights are made while the values are on their way
+    products_wait();
+    settle(o);
+    leave(rings_.values, held);
+    pack(s, p);
+    rescale(o, rows.keep);
+  }
+
+  __device__ void store(const float (&o)[64], const HopperRows& rows, int head, int64_t first_row) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    bf16* const out = reinterpret_cast<bf16*>(a_.out) + head * a_.o_head + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = row_sum(rows.sum[half]);
+      const int64_t row = first_row + warp * 16 + lane / 4 + half * 8;
+      if (row >= a_.rows) continue;
+#pragma unroll
+      for (int j = 0; j < kSparseDim / 8; ++j) {
+        *reinterpret_cast<uint32_t*>(out + row * a_.o_row + 8 * j) =
+            round_pair(o[4 * j + 2 * half] / sum, o[4 * j + 2 * half + 1] / sum);
+      }
+    }
+  }
+
+  const Sparse& a_;
+  Rings& rings_;
+  uint32_t tiles_;
+  Stream stream_;
+  int group_;
+  uint32_t mine_ = 0;  // of the 32 tiles at hand those that are left
+  const uint32_t* chosen_ = nullptr;
+};
 
 #endif
 
@@ -266,24 +328,40 @@ __global__ void __launch_bounds__(kThreads, 1)
     sparse_hopper_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Sparse a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char raw[];
-  __shared__ Ring ring;
+  __shared__ Rings rings;
   const uint32_t tiles = (shared_address(raw) + 1023) / 1024 * 1024;
-  const int group = threadIdx.x / kWarpGroup;
+  const int group = __shfl_sync(0xffffffffu, threadIdx.x / kWarpGroup, 0);  // one for the warp, as the compiler knows
+  const int head = blockIdx.y;
+  const int64_t first_block = int64_t{blockIdx.x} * kGroups;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(ring.full[i], 1);
-      barrier_init(ring.empty[i], kGroups * kWarpGroup / 32);
-    }
-    barrier_init(ring.queries, 1);
+    rings.keys.init();
+    rings.values.init();
+    barrier_init(rings.queries, 1);
     barrier_init_done();
   }
   __syncthreads();
+  const int64_t place = (a.choices == 1 ? 0 : head) * sparse_streams(a) + blockIdx.x;
+  const Stream stream(a.streams + place * sparse_stream_room(a), a.stream_tiles[place]);
   if (group == kGroups) {
     give_registers<kCopyRegisters>();
-    if (threadIdx.x % kWarpGroup < 32) produce(maps, a, ring, tiles);
+    const int warp = threadIdx.x / 32 % kGroupWarps;
+    const uint32_t keys = tiles + kGroups * kTileBytes, values = keys + kKeyStages * kTileBytes;
+    if (warp == 0) {
+      if (threadIdx.x % 32 == 0) {
+        barrier_arrive_expecting(rings.queries, kGroups * kTileBytes);  // of blocks that do not exist zeros come
+        for (int g = 0; g < kGroups; ++g) {
+          copy_box(tiles + g * kTileBytes, &maps.q, 0, static_cast<int>(first_block + g) * kSparseRows, 0, head,
+                   rings.queries);
+        }
+      }
+      __syncwarp();
+      fetch(rings.keys, maps.k, maps.kc, keys, stream, head);
+    } else if (warp == 1) {
+      fetch(rings.values, maps.v, maps.vc, values, stream, head);
+    }
   } else {
     take_registers<kComputeRegisters>();
-    consume(a, ring, tiles);
+    Attender(a, rings, tiles, stream, group).run(head, first_block + group);
   }
 #endif
 }
@@ -310,7 +388,7 @@ void sparse_hopper(cudaStream_t stream, const Sparse& a) {
                   .v = map(a.v, a.rows, a.v_row, a.v_head),
                   .kc = map(a.kc, a.blocks, kSparseDim, summary_head),
                   .vc = map(a.vc, a.blocks, kSparseDim, summary_head)};
-  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(a.blocks, kGroups)), static_cast<unsigned>(a.heads)),
+  const LaunchShape shape{dim3(static_cast<unsigned>(sparse_streams(a)), static_cast<unsigned>(a.heads)),
                           dim3(kThreads), kSharedBytes};
   launch(stream, "sparse_attention", sparse_hopper_kernel, shape, maps, a);
 }
