@@ -148,7 +148,7 @@ constexpr Flag kFlags[] = {
      "Plans that h3 prepare found on this machine. Others' plans are not used, and one line says why."},
     {"Computing", "vram", "--max-vram", K::text, "SIZE", "what the card has free", "", "", "", false, kRun,
      "Never hold more than this on the card, for example 12G."},
-    {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kGenerate,
+    {"Computing", "ram", "", K::text, "SIZE", "what the machine has", "such as 24G", "", "", false, kGenerate | kServe,
      "Never hold more than this; what would is refused before the first step."},
     {"Computing", "explain", "", K::none, "", "off", "", "", "", false, kGenerate,
      "Say for every distinct matmul which kernel does it and why better ones were refused."},

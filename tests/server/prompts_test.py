@@ -138,5 +138,20 @@ class Estimates(ServerTest):
             self.assertRegex(warning, r"needs .* of RAM during .* and .* is available")
 
 
+class MemoryLimit(ServerTest):
+    """`h3 serve --ram`: a clip above it ends with the limit's name, and the next one runs."""
+    flags = ("--ram", "400M")
+
+    def test_what_is_above_the_limit_fails_by_name(self):
+        large = self.server.submit(size="1024x1024", num_frames=124)
+        job = self.server.finished(large)
+        self.assertEqual(job["status"], "failed")
+        self.assertIn("--ram", job["error"]["message"])
+        self.assertEqual(self.server.finished(self.server.submit())["status"], "completed")
+        estimate = self.server.post("/v1/videos/estimate", {**SMALL, "size": "1024x1024", "num_frames": 124}).json
+        self.assertFalse(estimate["fits"])
+        self.assertEqual(estimate["memory"]["ram"]["available_bytes"], 400 << 20)
+
+
 if __name__ == "__main__":
     main()
