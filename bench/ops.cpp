@@ -9,6 +9,7 @@
 #include "bench/peer_onednn.h"
 #include "bench/timing.h"
 #include "codec/float8_row.h"
+#include "codec/nvfp4_row.h"
 #include "model/synthetic.h"
 #include "sampling/rng.h"
 
@@ -82,6 +83,7 @@ double linear_error(Ops& ops, const StoredMatrix& stored, const Linear& fast, co
     const std::vector<float> input = download_f32(x.slice(0, row, 1)), all = download_f32(y.slice(0, row, 1));
     std::vector<double> operands(input.begin(), input.end());
     if (fast.float8_activations) float8_row_round(operands.data(), stored.cols);
+    if (fast.nvfp4_activations) nvfp4_row_round(operands.data(), stored.cols);
     const Tensor rx(ref->device(), DType::f64, {1, stored.cols}, "bench");
     ref->device().upload(operands.data(), rx);
     const Tensor ry(ref->device(), y.type, {1, static_cast<int64_t>(columns.size())}, "bench");

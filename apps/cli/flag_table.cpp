@@ -129,9 +129,10 @@ constexpr Flag kFlags[] = {
      kRun | kBench | kBenchTurbo | kBenchAttention,
      "Back end to compute with; see h3 devices."},
     {"Computing", "precision", "", K::choice, "TYPE", "f32, bf16 for models of release size",
-     "f32, bf16, int8, fp8", "precision", "", false, kGenerate | kBenchEval | kBench | kBenchStart | kPrepare,
-     "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off; fp8 multiplies fp8 "
-     "files as they are stored, on NVIDIA cards of compute capability 8.9 and newer."},
+     "f32, bf16, int8, fp8, nvfp4", "precision", "", false, kGenerate | kBenchEval | kBench | kBenchStart | kPrepare,
+     "Arithmetic of the transformer and the text encoder. int8 says how far its weights are off; fp8 and nvfp4 "
+     "multiply such files as they are stored, on NVIDIA cards of compute capability 8.9, respectively 10.0, and newer; "
+     "nvfp4 has not been run: no such card here."},
     {"Computing", "vae-precision", "", K::choice, "TYPE", "f32", "f32, bf16, f16, fp8", "vae_precision", "",
      false, kGenerate | kBenchEval | kBenchStart,
      "Arithmetic of the video decoder and encoder. fp8, an approximation: the decoder's matmuls in fp8, the encoder in "

@@ -114,7 +114,7 @@ constexpr Field kFields[] = {
      "Whose noise order, keyframe rule and schedule to follow."},
     {"stock_sampler", "", K::boolean, "stock_sampler", nullptr, "", false, "",
      "Step the sound on the video's clock. Wrong at few steps; for comparison."},
-    {"precision", "", K::text, "precision", nullptr, "", false, "f32, bf16, int8, fp8",
+    {"precision", "", K::text, "precision", nullptr, "", false, "f32, bf16, int8, fp8, nvfp4",
      "Arithmetic of transformer and text encoder."},
     {"vae_precision", "", K::text, "vae_precision", nullptr, "", false, "f32, bf16, f16, fp8",
      "Arithmetic of the video VAE."},

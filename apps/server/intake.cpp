@@ -306,6 +306,7 @@ ModelFacts facts_of(const App& app) {
   facts.fp8 = facts.fp8 && model.at("fp8").as_bool();
   facts.multiplies_fp8 = model.at("multiplies_fp8").as_bool();
   facts.eight_bit_refused = model.at("eight_bit_refused").as_string();
+  facts.nvfp4_refused = model.at("nvfp4_refused").as_string();
   return facts;
 }
 

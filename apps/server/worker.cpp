@@ -35,7 +35,8 @@ Json facts_json(const ModelFacts& facts) {
                        {"evaluations", facts.evaluations},
                        {"fp8", facts.fp8},
                        {"multiplies_fp8", facts.multiplies_fp8},
-                       {"eight_bit_refused", facts.eight_bit_refused}});
+                       {"eight_bit_refused", facts.eight_bit_refused},
+                       {"nvfp4_refused", facts.nvfp4_refused}});
 }
 
 class Worker {

@@ -52,7 +52,7 @@ H3_HD static inline void nvfp4_decode(const PackedRows& m, const float*, int64_t
 // ---- encoding ----
 
 // Nearest, ties to the even code; the sign is kept, so a negative zero is code 8.
-static inline int f32_to_e2m1(float value) {
+H3_HD static inline int f32_to_e2m1(float value) {
   const uint32_t bits = f32_bits(value);
   const float a = f32_from_bits(bits & 0x7fffffffu);
   const int code = a <= 0.25f   ? 0
@@ -66,10 +66,10 @@ static inline int f32_to_e2m1(float value) {
   return code | static_cast<int>(bits >> 28 & 8u);
 }
 
-static inline float nvfp4_global(float absmax) { return absmax / 2688; }  // 448 * 6
+H3_HD static inline float nvfp4_global(float absmax) { return absmax / 2688; }  // 448 * 6
 
 // A block of 16 weights, short blocks padded with zeros by the caller: 8 bytes of codes and the scale.
-static inline uint8_t nvfp4_encode_block(const float* w, float global, uint8_t* codes) {
+H3_HD static inline uint8_t nvfp4_encode_block(const float* w, float global, uint8_t* codes) {
   float top = 0;
   for (int i = 0; i < 16; ++i) {
     const float a = w[i] < 0 ? -w[i] : w[i];

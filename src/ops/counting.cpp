@@ -116,6 +116,7 @@ class Counter final : public CountingOps {
   }
   int64_t scratch_bytes(Compute compute) const override { return real_.scratch_bytes(compute); }
   bool multiplies_float8() const override { return real_.multiplies_float8(); }
+  std::string refuses_nvfp4() const override { return real_.refuses_nvfp4(); }
   bool reads_weights() const override { return false; }
 
   void copy(const View&, const View&) override {}
@@ -127,6 +128,7 @@ class Counter final : public CountingOps {
   void linear_add(const Linear&, float, const View&, const View&) override {}
   void linear_scaled(const Linear&, float, const View&, const View&) override {}
   void linear_onto(const Linear&, const View&, const View&) override {}
+  void quantise_nvfp4(const View&, const View&, const View&, const View&) override {}
   void rms_norm(const View&, const View&, float, NormRounding, const View&) override {}
   void layer_norm(const View&, const View&, const View&, float, const View&) override {}
   void norm_modulate(const View&, const View&, float, const Modulation&, const View&) override {}

@@ -76,6 +76,8 @@ class Linear {
   // Compute::packed with e4m3 weights: activations e4m3 per row (codec/float8_row.h), the codes multiplied exactly,
   // sums as tensor cores of eight-bit floats keep them (contract::add_float8_sums), then both scales.
   bool float8_activations = false;
+  // The same with nvfp4 weights: activations as Ops::quantise_nvfp4 makes them.
+  bool nvfp4_activations = false;
   // Compute::int8: above 0, the weight's columns are rotated in groups of so many and its int8 codes and scales are
   // those of the file; activations are rotated and quantised as codec/int8_convrot.h says.
   int64_t rotation = 0;
@@ -147,7 +149,9 @@ struct AttentionArgs {
   View out;         // like q
   float scale = 1;  // softmax(scale * q k^T) v
   bool causal = false;  // query i sees keys 0 .. i (S == K); a NaN or Inf of v may also reach earlier queries
-  AttentionMath math = AttentionMath::exact;  // eight_bit: not causal, Hq == Hkv
+  // eight_bit: rank 3, not causal, Hq == Hkv, at least one key; addresses and strides of q, k and v are multiples of 16
+  // bytes.
+  AttentionMath math = AttentionMath::exact;
 };
 
 inline constexpr int64_t kEightBitKeys = 128;  // keys that share a scale in AttentionMath::eight_bit
@@ -221,6 +225,8 @@ class Ops {
   virtual int64_t scratch_bytes(Compute compute) const { return (void)compute, 0; }
   // Weights in e4m3 meet activations in e4m3 (Linear::float8_activations).
   virtual bool multiplies_float8() const { return false; }
+  // Why weights in nvfp4 do not meet activations in nvfp4 (Linear::nvfp4_activations), "it ..."; empty = they do.
+  virtual std::string refuses_nvfp4() const { return "it needs an NVIDIA card of compute capability 10.0 or later"; }
   // false: only the shapes of weights are looked at (ops/counting.h).
   virtual bool reads_weights() const { return true; }
   // And beside that, once for the weight that needs the most.
@@ -252,10 +258,10 @@ class Ops {
   // y = round_T(y + (x W^T + bias)), any compute, shapes and types as in linear: the base of low-rank branches that lie
   // in y already. A back end may round the part in brackets to T first.
   virtual void linear_onto(const Linear& weight, const View& x, const View& y) = 0;
-  // A hint before gate_norm or swiglu: linear(reader, ..) reads the rows that the call writes, or consecutive parts of
-  // them, before they change; `alone`: nothing else does, and until then they may hold anything. So the reader's form
-  // of the rows (float8_activations) can be made in the same pass. What linear gives is the same. One call of each op
-  // waits for its reader at a time.
+  // A hint before norm_modulate, gate_norm or swiglu: linear(reader, ..) reads the rows that the call writes, or
+  // consecutive parts of them, before they change; `alone`: nothing else does, and until then they may hold anything.
+  // So the reader's form of the rows (float8_activations) can be made in the same pass. What linear gives is the same.
+  // One call of a norm and one of swiglu wait for their readers at a time.
   virtual void feeds(const Linear& reader, bool alone) { (void)reader, (void)alone; }
 
   // A linear and what follows it, in one pass where a back end has a kernel for it; the default bodies are the
@@ -268,6 +274,11 @@ class Ops {
   struct HeadNorm;
   virtual void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d,
                                      const HeadNorm& norm, const Rope& rope, const View& y);
+
+  // The rows of x [S, K], K a multiple of 16, as codec/nvfp4_row.h says: factors [S] f32, codes [S, K / 8] i32 of eight
+  // each, scales [nvfp4_scale_bytes(S, K) / 4] i32 of four each, swizzled as codec/nvfp4.h says, zeros in the padding.
+  // factors, codes and scales are contiguous. The default body runs on the host's pool.
+  virtual void quantise_nvfp4(const View& x, const View& factors, const View& codes, const View& scales);
 
   // ---- norm ---------------------------------------------------------------------------------------------------------
   // y = x * rsqrt(mean(x^2) + eps) * w over the last axis; w [n] f32 or empty (no weight). In place allowed. In

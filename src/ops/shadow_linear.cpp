@@ -6,9 +6,10 @@
 namespace h3 {
 
 ShadowOps::Multiplied::Multiplied(ShadowOps& ops, const ShadowLinear& w, const View& x) : view(x) {
-  if (!w.float8_activations && w.rotation == 0) return;
+  if (!w.float8_activations && !w.nvfp4_activations && w.rotation == 0) return;
   Device& device = ops.oracle_->device();
-  rounded = w.rotation > 0 ? int8_rotated(device, x, w.rotation) : float8_rounded(device, x);
+  rounded = w.rotation > 0 ? int8_rotated(device, x, w.rotation)
+                           : rounded_rows(device, x, w.nvfp4_activations ? nvfp4_row_round : float8_row_round);
   view = rounded;
 }
 
@@ -47,9 +48,16 @@ contract::Slack ShadowOps::oracle_linear(const ShadowLinear& w, const Multiplied
   // Integers are summed exactly; only the scales and the bias round.
   contract::Slack slack = contract::dot(magnitude, w.compute == Compute::int8 ? 1 : w.in);
   if (w.rounds_weights) contract::add_rounded_weights(rx, magnitude.view, slack);
-  if (w.float8_activations) contract::add_float8_sums(magnitude.view, slack);
+  if (w.float8_activations || w.nvfp4_activations) contract::add_float8_sums(magnitude.view, slack);
   if (!w.l1.empty()) contract::add_int8_activations(rx, w.l1, w.l2, slack);
   return slack;
+}
+
+void ShadowOps::quantise_nvfp4(const View& x, const View& factors, const View& codes, const View& scales) {
+  Call call(*this, "quantise_nvfp4");
+  const View &rx = call.in(x), &f = call.out(factors), &c = call.out(codes), &s = call.out(scales);
+  call.run([&] { fast_->quantise_nvfp4(x, factors, codes, scales); }, [&] { oracle_->quantise_nvfp4(rx, f, c, s); });
+  for (const int output : {0, 1, 2}) call.check(output, {});
 }
 
 // The fused ones: the oracle composes, and what its linear may be off passes through what follows.

@@ -68,6 +68,7 @@ class ShadowOps final : public Ops {
   void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) override;
   void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
                              const Rope& rope, const View& y) override;
+  void quantise_nvfp4(const View& x, const View& factors, const View& codes, const View& scales) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -87,6 +88,7 @@ class ShadowOps final : public Ops {
   void attention(const AttentionArgs& args) override;
   // What plans and requests ask of the device.
   bool multiplies_float8() const override { return fast_->multiplies_float8(); }
+  std::string refuses_nvfp4() const override { return fast_->refuses_nvfp4(); }
   int64_t linear_bytes(const MatrixSource& weight, Compute compute) const override {
     return fast_->linear_bytes(weight, compute);
   }

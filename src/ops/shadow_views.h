@@ -6,6 +6,7 @@
 
 #include "codec/float8_row.h"
 #include "codec/int8_convrot.h"
+#include "codec/nvfp4_row.h"
 #include "tensor/rows.h"
 #include "tensor/tensor.h"
 
@@ -28,13 +29,13 @@ inline Tensor f64_like(Device& device, const View& y) {
   return Tensor(device, DType::f64, std::vector<int64_t>(y.dim.begin(), y.dim.begin() + y.rank), "shadow magnitude");
 }
 
-// x as its rows are multiplied where they become e4m3, contiguous.
-inline Tensor float8_rounded(Device& device, const View& x) {
+// x as its rows are multiplied where they become e4m3 or nvfp4, contiguous. `round`: of one row.
+inline Tensor rounded_rows(Device& device, const View& x, void (*round)(double*, int64_t)) {
   Tensor out = f64_like(device, x);
   for (int64_t i = 0; i < x.dim[0]; ++i) {
     double* const row = host<double>(out.view) + i * x.dim[1];
     rows::load_row(x, i, 0, x.dim[1], row);
-    float8_row_round(row, x.dim[1]);
+    round(row, x.dim[1]);
   }
   return out;
 }

@@ -55,6 +55,7 @@ Engine::Engine(Context& context, Ops& ops, EngineOptions options)
     facts_.eight_bit_refused = ops_.refuses_eight_bit(inspect_dit(*dit, quiet).config.head_dim);
   }
   facts_.multiplies_fp8 = ops_.multiplies_float8();
+  facts_.nvfp4_refused = ops_.refuses_nvfp4();
   facts_.turbo_files = options_.turbo_files;
   facts_.lora_partial = options_.lora_partial;
 }

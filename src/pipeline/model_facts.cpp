@@ -34,9 +34,9 @@ int64_t weights_of(const Component& component) {
   return total;
 }
 
-bool any_float8(const Component& component) {
+bool any_in(Format format, const Component& component) {
   const std::vector<TensorInfo>& tensors = component.source->tensors();
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.format == Format::f8_e4m3; });
+  return std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& t) { return t.format == format; });
 }
 
 void read_int(const Json& json, const char* key, int& value) {
@@ -97,7 +97,8 @@ ModelFacts model_facts(const ModelFiles& files) {
   facts.audio_decoder = audio != nullptr;
   facts.audio_encoder = any_name(audio, {"mean_proj."});
   if (dit != nullptr && weights_of(*dit) >= kReleaseSize) facts.precision = "bf16";
-  facts.fp8 = dit != nullptr && any_float8(*dit);
+  facts.fp8 = dit != nullptr && any_in(Format::f8_e4m3, *dit);
+  facts.nvfp4 = dit != nullptr && any_in(Format::nvfp4, *dit);
   facts.linter = std::make_shared<const PromptLinter>(files);
   if (!files.defaults.is_null()) apply_defaults(files.defaults, facts);
   if (dit != nullptr && dit->origin.rfind("embedded demo", 0) == 0) facts.name = "demo";

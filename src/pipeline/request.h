@@ -127,6 +127,8 @@ struct ModelFacts {
   std::string eight_bit_refused;    // why attention does not run in eight bits; empty = it does
   bool fp8 = false;                 // the transformer is stored in fp8 and computed on a card
   bool multiplies_fp8 = false;      // the device does
+  bool nvfp4 = false;               // the transformer has matrices in nvfp4
+  std::string nvfp4_refused;        // why the device does not multiply them as they are; empty = it does
   int short_edge = 0;               // of canvases made from an aspect; 0 = that of the default size
   int64_t max_pixels = 768 * 1344;  // cap of such canvases
   int trained_frames_min = 124, trained_frames_max = 362;

@@ -412,11 +412,16 @@ void Resolver::shifts() {
 
 void Resolver::precision() {
   const std::string compute = default_text("precision", asked_.precision, facts_.precision);
-  out_.compute = parse_precision("precision", compute, {Compute::f32, Compute::bf16, Compute::int8, Compute::packed});
-  if (out_.compute == Compute::packed && !facts_.fp8) {
+  out_.compute =
+      parse_precision("precision", compute, {Compute::f32, Compute::bf16, Compute::int8, Compute::packed}, true);
+  if (compute == precision_name(Compute::packed) && !facts_.fp8) {
     fail(Code::usage,
          "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card, and one of them is missing here; give "
          "bf16, which any file and device can do");
+  }
+  if (compute == "nvfp4" && (!facts_.nvfp4 || !facts_.nvfp4_refused.empty())) {
+    fail(Code::usage, "precision: nvfp4 is not possible, %s; give bf16, which any file and device can do",
+         facts_.nvfp4 ? facts_.nvfp4_refused.c_str() : "it needs a transformer stored in nvfp4");
   }
   const std::string vae = default_text("vae_precision", asked_.vae_precision, "f32");
   out_.vae_compute =

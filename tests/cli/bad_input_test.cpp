@@ -99,7 +99,7 @@ TEST_F(BadInput, Words) {
   expect_refused(quick({"--profile", "diffuser"}), 2, {"profile", "did you mean diffusers?"});
   expect_refused(quick({"--sampler", "ddim"}), 2, {"sampler", "\"ddim\"", "euler"});
   expect_refused(quick({"--scheduler", "karras"}), 2, {"scheduler", "\"karras\"", "linspace"});
-  expect_refused(quick({"--precision", "f8"}), 2, {"precision", "\"f8\"", "f32, bf16, int8 or fp8"});
+  expect_refused(quick({"--precision", "f8"}), 2, {"precision", "\"f8\"", "f32, bf16, int8, fp8 or nvfp4"});
   expect_refused(quick({"--device", "tpu"}), 2, {"tpu", "cpu"});
   expect_refused(quick({"--dump", "everything=x.st"}), 2, {"dump", "\"everything\"", "latents"});
   expect_refused(quick({"--log-level", "loud"}), 2, {"--log-level", "\"loud\"", "debug"});

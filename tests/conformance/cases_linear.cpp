@@ -1,4 +1,5 @@
 #include "base/error.h"
+#include "codec/nvfp4.h"
 #include "tests/conformance/cases.h"
 #include "tests/support/packed_matrix.h"
 
@@ -92,13 +93,13 @@ Case linear_onto_case(const Mode& m, const Shape& s, Layout layout, bool biased,
 }
 
 // The reader of an op's rows was named before it: what both give is the same (ops.h: feeds).
-Case fed_linear_case(bool gated) {
-  const std::string name = strf("e4m3 after a hint, %s", gated ? "gate_norm" : "swiglu");
+Case fed_linear_case(const std::string& maker) {
+  const std::string name = "e4m3 after a hint, " + maker;
   return {"linear", name, [=](Env& e) {
             constexpr int64_t kRows = 37, kIn = 512, kOut = 304;
             const View x = e.in({kRows, 2 * kIn}, DType::bf16);
             // In the order of the calls that write them: faults are planted in the first.
-            const View stream = gated ? e.inout({kRows, kIn}, DType::bf16) : View{};
+            const View stream = maker == "gate_norm" ? e.inout({kRows, kIn}, DType::bf16) : View{};
             const View h = e.out({kRows, kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
             const View table = e.in({3, 3 * kIn}, DType::bf16), ids = e.ids(kRows, 3);
             LinearSpec spec;
@@ -108,16 +109,29 @@ Case fed_linear_case(bool gated) {
             const Linear& linear = e.keep(e.ops.make_linear(std::move(spec)));
             return [=, &e, &linear] {
               e.ops.feeds(linear, false);
-              if (gated) {
-                const Modulation modulation{table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids};
-                const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
-                e.ops.gate_norm(stream, x.slice(1, 0, kIn), gate, {}, 1e-6f, modulation, h);
-              } else {
-                e.ops.swiglu(x.slice(1, 0, kIn), x.slice(1, kIn, kIn), h);
-              }
+              const Modulation modulation{table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids};
+              const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
+              const View first = x.slice(1, 0, kIn);
+              if (maker == "gate_norm") e.ops.gate_norm(stream, first, gate, {}, 1e-6f, modulation, h);
+              if (maker == "norm_modulate") e.ops.norm_modulate(first, {}, 1e-6f, modulation, h);
+              if (maker == "swiglu") e.ops.swiglu(first, x.slice(1, kIn, kIn), h);
               e.ops.linear(linear, h.slice(0, 0, 20), y.slice(0, 0, 20));
               e.ops.linear(linear, h.slice(0, 20, kRows - 20), y.slice(0, 20, kRows - 20));
             };
+          }};
+}
+
+Case quantise_nvfp4_case(const std::vector<int64_t>& dims, DType type, Layout layout, float size) {
+  const std::string name =
+      strf("%s %s%s, size %g", name_of(type), dims_text(dims).c_str(), layout_text(layout), static_cast<double>(size));
+  return {"quantise_nvfp4", name, [=](Env& e) {
+            const View x = e.in(dims, type, layout, size), factors = e.out({dims[0]}, DType::f32);
+            const auto rubbish = [&](int64_t count) {
+              return e.also_output(e.integers(std::vector<int32_t>(static_cast<size_t>(count), -1)));
+            };
+            const View codes = rubbish(dims[0] * dims[1] / 8).reshape({dims[0], dims[1] / 8});
+            const View scales = rubbish(nvfp4_scale_bytes(dims[0], dims[1]) / 4);
+            return [=, &e] { e.ops.quantise_nvfp4(x, factors, codes, scales); };
           }};
 }
 
@@ -252,7 +266,7 @@ void add_linear_cases(std::vector<Case>& cases) {
       cases.push_back(linear_onto_case(packed, {16, 512, 48}, Layout::strided, true, format));
     }
   }
-  for (const bool gated : {false, true}) cases.push_back(fed_linear_case(gated));
+  for (const char* maker : {"swiglu", "gate_norm", "norm_modulate"}) cases.push_back(fed_linear_case(maker));
   cases.push_back(linear_add_case(Compute::f32, DType::bf16, {33, 24, 80}, Layout::packed));
   cases.push_back(linear_add_case(Compute::bf16, DType::f32, {33, 24, 80}, Layout::strided));
   for (Compute compute : {Compute::f16, Compute::int8}) {
@@ -307,6 +321,14 @@ void add_linear_cases(std::vector<Case>& cases) {
                      return [&e, &linear, x, y] { e.ops.linear(linear, x, y); };
                    }});
   add_fused_cases(cases);
+  // One block, one row; scales padded in both directions; whole tiles of them; rows that count as zero.
+  for (const DType type : kTypes) {
+    cases.push_back(quantise_nvfp4_case({1, 16}, type, Layout::packed, 2));
+    cases.push_back(quantise_nvfp4_case({37, 112}, type, Layout::strided, 300));
+    cases.push_back(quantise_nvfp4_case({128, 64}, type, Layout::packed, 0.01f));
+    cases.push_back(quantise_nvfp4_case({131, 5376}, type, Layout::packed, 2));
+  }
+  cases.push_back(quantise_nvfp4_case({3, 48}, DType::f32, Layout::packed, 1e-31f));
 }
 
 }  // namespace h3::conformance

@@ -158,7 +158,8 @@ TEST_P(Hints, ChangeNothing) {
   const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
   constexpr int64_t kRows = 37, kIn = 512, kOut = 304;
   enum Way { kNone, kBeside, kAlone };
-  for (const bool gated : {false, true}) {
+  for (const std::string maker : {"swiglu", "gate_norm", "norm_modulate"}) {
+    SCOPED_TRACE(maker);
     std::vector<float> products[3], rows[3];
     for (const Way way : {kNone, kBeside, kAlone}) {
       Env e(*ops, run_seed());
@@ -174,13 +175,12 @@ TEST_P(Hints, ChangeNothing) {
       const View h = e.out({kRows, kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
       const View table = e.in({3, 3 * kIn}, DType::bf16), ids = e.ids(kRows, 3);
       if (way != kNone) ops->feeds(*reader, way == kAlone);
-      if (gated) {
-        const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
-        ops->gate_norm(stream, x.slice(1, 0, kIn), gate, {}, 1e-6f,
-                       {table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids}, h);
-      } else {
-        ops->swiglu(x.slice(1, 0, kIn), x.slice(1, kIn, kIn), h);
-      }
+      const Gate gate{table.slice(1, 2 * kIn, kIn), ids};
+      const Modulation modulation{table.slice(1, 0, kIn), table.slice(1, kIn, kIn), ids};
+      const View first = x.slice(1, 0, kIn);
+      if (maker == "gate_norm") ops->gate_norm(stream, first, gate, {}, 1e-6f, modulation, h);
+      if (maker == "norm_modulate") ops->norm_modulate(first, {}, 1e-6f, modulation, h);
+      if (maker == "swiglu") ops->swiglu(first, x.slice(1, kIn, kIn), h);
       ops->linear(*reader, h.slice(0, 0, 20), y.slice(0, 0, 20));
       ops->linear_onto(*reader, h.slice(0, 20, kRows - 20), y.slice(0, 20, kRows - 20));
       ops->sync();
@@ -194,6 +194,121 @@ TEST_P(Hints, ChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, Hints, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
+// Later calls that need more scratch leave a recording what it uses.
+class Recorded : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Recorded, OutlivesLargerCalls) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
+  Env e(*ops, run_seed());
+  constexpr int64_t kRows = 40, kIn = 256, kOut = 64, kMore = 64 * kRows;
+  LinearSpec spec;
+  spec.label = "test.recorded";
+  spec.weight = e.weight(kOut, kIn);
+  spec.compute = Compute::bf16;  // f32 operands are cast into scratch
+  const Linear& linear = e.keep(ops->make_linear(std::move(spec)));
+  const View x = e.in({kRows, kIn}, DType::f32), y = e.out({kRows, kOut}, DType::f32);
+  const View more_x = e.in({kMore, kIn}, DType::f32), more_y = e.out({kMore, kOut}, DType::f32);
+  ops->linear(linear, x, y);
+  ops->sync();
+  const std::vector<float> expected = download_f32(y);
+  const std::unique_ptr<Recording> recording = ops->record([&] { ops->linear(linear, x, y); });
+  if (recording == nullptr) GTEST_SKIP() << "does not record";
+  ops->linear(linear, more_x, more_y);
+  ops->sync();
+  const std::vector<float> expected_more = download_f32(more_y);
+  // What the recording would write into if its scratch were given back.
+  std::vector<Tensor> others;
+  for (int i = 0; i < 16; ++i) {
+    others.emplace_back(ops->device(), DType::f32, std::vector<int64_t>{kRows, kIn / 2}, "other");
+    ops->fill(others.back(), 0.5f);
+  }
+  ops->fill(y, 0);
+  recording->replay();
+  ops->sync();
+  EXPECT_EQ(download_f32(y), expected);
+  for (const Tensor& other : others) {
+    for (const float v : download_f32(other)) ASSERT_EQ(v, 0.5f);
+  }
+  ops->linear(linear, more_x, more_y);
+  ops->sync();
+  EXPECT_EQ(download_f32(more_y), expected_more);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Recorded, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
+// Weights that come and go in groups give the bits of those that stay, in whatever order they are asked for.
+class Streamed : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Streamed, EqualsResident) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
+  if (ops->make_group() == nullptr) GTEST_SKIP() << "has no groups";
+  constexpr int64_t kRows = 9, kIn = 96, kOut = 64, kCount = 4;
+  for (const Format format : {Format::bf16, Format::f32, Format::q8_row}) {  // as they are, packed at load, expanded
+    Env e(*ops, run_seed());
+    const View x = e.in({kRows, kIn}, DType::bf16), y = e.out({kRows, kOut}, DType::bf16);
+    std::vector<std::unique_ptr<WeightGroup>> groups;
+    std::vector<const Linear*> linears;
+    std::vector<std::vector<float>> expected;
+    const auto run = [&](const Linear& linear) {
+      ops->linear(linear, x, y);
+      ops->sync();
+      return download_f32(y);
+    };
+    for (int i = 0; i < kCount; ++i) {
+      LinearSpec spec;
+      spec.label = "test.streamed";
+      spec.weight = e.weight(kOut, kIn, format);
+      spec.compute = Compute::bf16;
+      expected.push_back(run(e.keep(ops->make_linear(spec))));
+      spec.group = groups.emplace_back(ops->make_group()).get();
+      linears.push_back(&e.keep(ops->make_linear(std::move(spec))));
+    }
+    for (const int i : {0, 1, 2, 3, 0, 0, 3, 2, 1, 3, 0, 2}) {
+      groups[static_cast<size_t>(i)]->enter();
+      groups[static_cast<size_t>((i + 1) % kCount)]->prefetch();
+      EXPECT_EQ(run(*linears[static_cast<size_t>(i)]), expected[static_cast<size_t>(i)]) << row_of(format).name << i;
+      groups[static_cast<size_t>(i)]->leave();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Streamed, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), ':', '_');
+  return name;
+});
+
+// A back end either multiplies nvfp4 as it is stored, or says why not.
+class Nvfp4 : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Nvfp4, IsMultipliedOrRefused) {
+  Machine machine;
+  const std::unique_ptr<Ops> ops = make_backend(GetParam(), machine.context);
+  Env e(*ops, run_seed());
+  LinearSpec spec;
+  spec.label = "test.nvfp4";
+  spec.weight = e.weight(128, 64, Format::nvfp4);
+  spec.compute = Compute::packed;
+  const std::unique_ptr<Linear> linear = ops->make_linear(std::move(spec));
+  const std::string refusal = ops->refuses_nvfp4();
+  EXPECT_EQ(linear->nvfp4_activations, refusal.empty()) << linear->kernel;
+  if (refusal.empty()) return;
+  EXPECT_NE(refusal.find("compute capability 10.0 or later"), std::string::npos) << refusal;
+  if (GetParam().rfind("cuda", 0) == 0) EXPECT_NE(refusal.find("this card is"), std::string::npos) << refusal;
+}
+
+INSTANTIATE_TEST_SUITE_P(, Nvfp4, ::testing::ValuesIn(usable_backends()), [](const auto& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), ':', '_');
   return name;

@@ -105,6 +105,7 @@ Json model_json(const App& app) {
   json.set("presets", std::move(presets)).set("turbos", turbos(app));
   Json precisions = Json::array({"f32", "bf16", "int8"});
   if (facts.fp8) precisions.push("fp8");
+  if (facts.nvfp4 && facts.nvfp4_refused.empty()) precisions.push("nvfp4");
   json.set("precisions", std::move(precisions));
   json.set("output_formats", clip_extensions()).set("rewriter", app.rewriter.enabled());
   return json;

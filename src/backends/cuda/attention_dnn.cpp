@@ -213,6 +213,15 @@ std::unique_ptr<DnnAttention::Plan> DnnAttention::chosen(const Key& key) {
   return nullptr;
 }
 
+std::unique_ptr<DnnAttention::Plan> DnnAttention::chosen_or_none(const Key& key) {
+  try {
+    return chosen(key);
+  } catch (const Error& error) {
+    if (error.code() == Code::memory) throw;  // another plan would change the result
+    return nullptr;
+  }
+}
+
 DnnAttention::Plan* DnnAttention::find(const AttentionArgs& args) {
   Key key = {static_cast<int64_t>(args.q.type), args.q.rank};
   for (const View* view : {&args.q, &args.k, &args.v, &args.out}) {
@@ -225,7 +234,7 @@ DnnAttention::Plan* DnnAttention::find(const AttentionArgs& args) {
   if (found != plans_.end()) return found->second.get();
   std::unique_ptr<Plan> plan;
   try {
-    plan = chosen(key);
+    plan = chosen_or_none(key);
     if (!plan) plan = build(args);
     if (!plan) refusal_ = "cuDNN: no engine for this shape";
   } catch (const Error& error) {

@@ -32,7 +32,8 @@ class DnnAttention {
   using Key = std::vector<int64_t>;
   Plan* find(const AttentionArgs& args);
   std::unique_ptr<Plan> build(const AttentionArgs& args);
-  std::unique_ptr<Plan> chosen(const Key& key);  // nullptr: none, or one that the library does not take
+  std::unique_ptr<Plan> chosen(const Key& key);          // nullptr: none, or one that the library does not take
+  std::unique_ptr<Plan> chosen_or_none(const Key& key);  // an error of the library counts as none
   void finish(Plan& plan);
 
   CudaDevice& device_;

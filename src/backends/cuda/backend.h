@@ -31,14 +31,37 @@ struct StreamOwner {
   StreamOwner& operator=(const StreamOwner&) = delete;
 };
 
+struct EventOwner {
+  cudaEvent_t event = nullptr;
+  explicit EventOwner(unsigned flags = cudaEventDisableTiming);
+  ~EventOwner();
+  EventOwner(const EventOwner&) = delete;
+  EventOwner& operator=(const EventOwner&) = delete;
+};
+
+// Of CudaOps::scratch: what may be in use at one time has slots of its own.
+enum ScratchSlot : int {
+  kOperandScratch,    // operands cast or quantised and their accumulators
+  kResultScratch,     // results before their rounding
+  kReduceScratch,     // parts of reductions
+  kSnakeScratch,      // a result of aa_snake that replaces its input
+  kExpansionScratch,  // packed weights expanded; operands of convolutions
+  kAttentionScratch,  // codes or summaries of attention; results of convolutions
+  kFedScratch,        // and the next: rows in their reader's form, by FedBy
+  kScratchSlots = kFedScratch + 2
+};
+
 // Rows in the form of an eight-bit matmul (codec/float8_row.h), beside their values or, alone, in their place.
 struct Float8Rows {
   uint8_t* codes = nullptr;  // nullptr: not wanted
   int64_t pitch = 0;         // bytes from row to row
   float* scale = nullptr;    // [rows]
   bool alone = false;        // the values are not read
+  Float8Rows from(int64_t row) const {
+    return codes == nullptr ? *this : Float8Rows{codes + row * pitch, pitch, scale + row, alone};
+  }
 };
-enum class FedBy : uint8_t { gate_norm, swiglu };
+enum class FedBy : uint8_t { norm, swiglu };
 
 class LinearPlans;   // linear_plans.h
 class DnnAttention;  // attention_dnn.h
@@ -62,6 +85,7 @@ class CudaOps final : public Ops {
   int64_t linear_bytes(const MatrixSource& weight, Compute compute) const override;
   int64_t scratch_bytes(Compute compute) const override;
   bool multiplies_float8() const override;
+  std::string refuses_nvfp4() const override;
   int64_t expansion_bytes(const MatrixSource& weight, Compute compute) const override;
   std::unique_ptr<Conv> make_conv(ConvSpec spec) override;
 
@@ -79,6 +103,7 @@ class CudaOps final : public Ops {
   void linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) override;
   void linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
                              const Rope& rope, const View& y) override;
+  void quantise_nvfp4(const View& x, const View& factors, const View& codes, const View& scales) override;
   void rms_norm(const View& x, const View& w, float eps, NormRounding rounding, const View& y) override;
   void layer_norm(const View& x, const View& w, const View& b, float eps, const View& y) override;
   void norm_modulate(const View& x, const View& w, float eps, const Modulation& mod, const View& h) override;
@@ -111,7 +136,8 @@ class CudaOps final : public Ops {
   void check_finite(const View& x, const View& flags) override;
 
   cudaStream_t stream() const { return owner_.stream; }
-  // Scratch of at least this size, grown outside the step loop; contents do not survive the next call.
+  // Scratch of at least this size, grown outside the step loop; contents do not survive the next call. `slot`: a
+  // ScratchSlot. What a recording uses lives as long as it does.
   void* scratch(int slot, int64_t bytes);
 
  private:
@@ -129,9 +155,9 @@ class CudaOps final : public Ops {
   std::unique_ptr<DnnAttention> dnn_;
   std::unique_ptr<PlanMaker> plan_maker_;      // made when it is first asked for
   std::weak_ptr<WeightStream> weight_stream_;  // of the groups there are
-  cudaEvent_t paces_[2] = {};                  // the last calls of pace()
+  EventOwner paces_[2];                        // the last calls of pace()
   int next_pace_ = 0;
-  Buffer scratch_[8];
+  std::shared_ptr<Buffer> scratch_[kScratchSlots];
 };
 
 // Casts, int8 and synthetic weights: kernels/quantise.cu.
@@ -146,6 +172,8 @@ void add_bias_round(cudaStream_t stream, const float* acc, const float* bias, co
 void linear_add_bf16(cudaStream_t stream, const void* w, const View& x, float scale, const View& y);
 // q [rows, cols] dense, codes of e4m3 (codec/float8_row.h); a multiple of 8 columns.
 void quantise_float8_rows(cudaStream_t stream, const View& x, uint8_t* q, float* scale);
+// kernels/quantise_nvfp4.cu: Ops::quantise_nvfp4 to dense memory.
+void quantise_nvfp4_rows(cudaStream_t stream, const View& x, float* factor, uint8_t* codes, uint8_t* scales);
 // y = round(acc * row_scale * column_scale + bias); acc [rows, pitch].
 void scale_rows(cudaStream_t stream, const float* acc, int64_t pitch, const float* row_scale, const float* column_scale,
                 const float* bias, const View& y, bool onto);

@@ -66,6 +66,10 @@ StreamOwner::StreamOwner() { check(cudaStreamCreateWithFlags(&stream, cudaStream
 
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream); }
 
+EventOwner::EventOwner(unsigned flags) { check(cudaEventCreateWithFlags(&event, flags), "event creation"); }
+
+EventOwner::~EventOwner() { cudaEventDestroy(event); }
+
 namespace {
 
 int select_card(int index) {
@@ -81,20 +85,17 @@ CudaOps::CudaOps(Context& context, int index, CudaAttention attention)
       attention_(attention),
       device_(index, owner_.stream, context.pool),
       plans_(std::make_unique<LinearPlans>(*this)),
-      dnn_(std::make_unique<DnnAttention>(device_)) {
-  for (cudaEvent_t& event : paces_) check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event creation");
-}
+      dnn_(std::make_unique<DnnAttention>(device_)) {}
 
 CudaOps::~CudaOps() {
   cudaStreamSynchronize(owner_.stream);
-  for (cudaEvent_t event : paces_) cudaEventDestroy(event);
   cudaGetLastError();
 }
 
 void CudaOps::sync() { check(cudaStreamSynchronize(owner_.stream), "the work queued on the card"); }
 
 void CudaOps::pace() {
-  cudaEvent_t oldest = paces_[next_pace_];
+  const cudaEvent_t oldest = paces_[next_pace_].event;
   check(cudaEventSynchronize(oldest), "the work queued on the card");
   check(cudaEventRecord(oldest, owner_.stream), "marking queued work");
   next_pace_ = 1 - next_pace_;
@@ -111,7 +112,9 @@ std::unique_ptr<WeightGroup> CudaOps::make_group() {
 
 int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const {
   if (kept_as_stored(weight, compute)) {
-    const bool scales = compute == Compute::packed && weight.format() == Format::f8_e4m3;
+    const Format format = weight.format();
+    const bool coded = format == Format::f8_e4m3 || (format == Format::nvfp4 && plans_->multiplies_nvfp4());
+    const bool scales = compute == Compute::packed && coded;
     return weight.stored_bytes() + (scales ? 4 * weight.rows : 0);
   }
   if (compute != Compute::int8) return Ops::linear_bytes(weight, compute);
@@ -119,32 +122,44 @@ int64_t CudaOps::linear_bytes(const MatrixSource& weight, Compute compute) const
   return padded(weight.rows) * padded(weight.cols) + 4 * weight.rows;
 }
 
-int64_t CudaOps::scratch_bytes(Compute compute) const { return LinearPlans::scratch_bytes(compute); }
+int64_t CudaOps::scratch_bytes(Compute compute) const { return plans_->scratch_bytes(compute); }
 
 bool CudaOps::multiplies_float8() const { return plans_->multiplies_float8(); }
+
+std::string CudaOps::refuses_nvfp4() const {
+  if (plans_->multiplies_nvfp4()) return {};
+  const int capability = plans_->capability();
+  return strf("it needs compute capability %d.%d or later, this card is %d.%d", kNvfp4Capability / 10,
+              kNvfp4Capability % 10, capability / 10, capability % 10);
+}
 
 int64_t CudaOps::expansion_bytes(const MatrixSource& weight, Compute compute) const {
   return LinearPlans::expansion_bytes(weight, compute);
 }
 
 void* CudaOps::scratch(int slot, int64_t bytes) {
-  Buffer& buffer = scratch_[slot];
-  if (buffer.bytes() < bytes) {
+  std::shared_ptr<Buffer>& buffer = scratch_[slot];
+  if (buffer == nullptr || buffer->bytes() < bytes) {
     sync();
-    buffer = Buffer();
-    buffer = device_.allocate(bytes, "kernel scratch");
+    buffer.reset();
+    buffer = std::make_shared<Buffer>(device_.allocate(bytes, "kernel scratch"));
   }
-  return buffer.data();
+  return buffer->data();
 }
 
 namespace {
 
-constexpr int kEightBitSlot = 5;  // of the scratch, as sparse attention: never both at once
 // From here on the own kernel is faster than cuDNN's (docs/measurements/017); below it the card is not full.
 constexpr int64_t kOwnRows = 1024;
 
 bool one_head_for_each(const AttentionArgs& args) {
   return args.q.rank == 3 && !args.causal && args.q.dim[1] == args.k.dim[1];
+}
+
+// Rows of heads that are read 16 bytes at a time.
+bool reads_pieces(const View& view) {
+  const int64_t strides = (view.stride[0] | view.stride[1]) * size_of(view.type);
+  return view.stride[2] == 1 && (reinterpret_cast<uintptr_t>(view.data) | static_cast<uintptr_t>(strides)) % 16 == 0;
 }
 
 HeadsOfAttention heads_of(const AttentionArgs& args) {
@@ -166,8 +181,9 @@ void CudaOps::attention(const AttentionArgs& args) {
   if (args.out.elements() == 0) return;
   if (args.math == AttentionMath::eight_bit) {
     H3_ASSERT(one_head_for_each(args) && *refuses_attention_eight_bit(args.q.dim[2]) == '\0');
+    H3_ASSERT(args.k.dim[0] > 0 && reads_pieces(args.q) && reads_pieces(args.k) && reads_pieces(args.v));
     const int64_t bytes = attention_eight_bit_bytes(args.q.dim[0], args.k.dim[0], args.q.dim[1]);
-    return attention_eight_bit(stream(), heads_of(args), scratch(kEightBitSlot, bytes));
+    return attention_eight_bit(stream(), heads_of(args), scratch(kAttentionScratch, bytes));
   }
   const bool asked = attention_ == CudaAttention::own;
   const bool fills = attention_ == CudaAttention::faster && args.q.dim[args.q.rank - 3] >= kOwnRows;

@@ -10,7 +10,6 @@
 namespace h3::cuda {
 namespace {
 
-constexpr int kFedSlot = 6;     // of the scratch, and the next: a row's scales and codes by the op that made the row
 constexpr int64_t kBlock = 16;  // the library wants depths, outputs and pitches in multiples of it
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -30,11 +29,12 @@ bool LinearPlans::fits_float8(const CudaLinear& weight) const {
   });
 }
 
-// One scale per output, whether the file has one per row, one per tensor or none.
-void LinearPlans::upload_float8_scales(CudaLinear& weight, const MatrixSource& source) {
+// One scale per output, whether the file has one per row, one per tensor or none. Of nvfp4, that of the tensor.
+void LinearPlans::upload_output_scales(CudaLinear& weight, const MatrixSource& source) {
   std::vector<float> scales;
   for (const MatrixSource::Part& part : source.parts) {
-    const PackedRows m = packed_rows(part.matrix);
+    PackedRows m = packed_rows(part.matrix);
+    if (part.matrix.format == Format::nvfp4) m.scale = m.scale2, m.row_scales = false;
     for (int64_t r = part.first; r < part.first + part.rows; ++r) {
       scales.push_back(m.scale == nullptr ? 1.0f : load_f32(m.scale + (m.row_scales ? 4 * r : 0)));
     }
@@ -47,15 +47,19 @@ int64_t LinearPlans::float8_row_bytes(const CudaLinear& weight, const View& y) c
   return weight.in + 4 + (row_scales_ && scales_in_matmul(weight, y) ? 0 : 4 * weight.out);
 }
 
-void LinearPlans::run_float8(const CudaLinear& weight, const View& x, const View& y, bool onto) {
-  const int64_t rows = x.dim[0], q_bytes = aligned(rows * weight.in), scale_bytes = aligned(rows * 4);
-  const bool fused = row_scales_ && scales_in_matmul(weight, y);
+// `form`: of x, where an op left it.
+void LinearPlans::run_float8(const CudaLinear& weight, const View& x, const View& y, bool onto, Float8Rows form) {
+  const bool made = form.codes != nullptr, fused = row_scales_ && scales_in_matmul(weight, y);
+  const int64_t rows = x.dim[0], q_bytes = made ? 0 : aligned(rows * weight.in);
+  const int64_t form_bytes = made ? 0 : q_bytes + aligned(rows * 4);
   // One allocation serves the quantised rows, their scales and the sums.
-  auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + (fused ? 0 : rows * weight.out * 4)));
-  const Float8Rows form{
-      .codes = reinterpret_cast<uint8_t*>(base), .pitch = weight.in, .scale = reinterpret_cast<float*>(base + q_bytes)};
-  quantise_float8_rows(ops_.stream(), x, form.codes, form.scale);
-  multiply_float8(weight, form, y, onto, fused ? nullptr : reinterpret_cast<float*>(base + q_bytes + scale_bytes));
+  auto* base = static_cast<std::byte*>(ops_.scratch(kOperandScratch, form_bytes + (fused ? 0 : rows * weight.out * 4)));
+  if (!made) {
+    form.codes = reinterpret_cast<uint8_t*>(base), form.pitch = weight.in;
+    form.scale = reinterpret_cast<float*>(base + q_bytes);
+    quantise_float8_rows(ops_.stream(), x, form.codes, form.scale);
+  }
+  multiply_float8(weight, form, y, onto, fused ? nullptr : reinterpret_cast<float*>(base + form_bytes));
 }
 
 // `sums` [rows, out] where the library does not apply the scales.
@@ -102,7 +106,7 @@ Float8Rows LinearPlans::fed_rows(FedBy op, const View& rows, bool vectors) {
   const int64_t count = rows.dim[0], scale_bytes = aligned(count * 4), codes = count * reader->in;
   if (scale_bytes + (fed.form.alone ? 0 : codes) > kFedBytes) return {};
   auto* base = static_cast<std::byte*>(
-      ops_.scratch(kFedSlot + static_cast<int>(op), scale_bytes + (fed.form.alone ? 0 : codes)));
+      ops_.scratch(kFedScratch + static_cast<int>(op), scale_bytes + (fed.form.alone ? 0 : codes)));
   fed.form.scale = reinterpret_cast<float*>(base);
   fed.form.codes = reinterpret_cast<uint8_t*>(fed.form.alone ? rows.data : base + scale_bytes);
   fed.form.pitch = fed.form.alone ? rows.stride[0] * size_of(rows.type) : reader->in;
@@ -117,22 +121,11 @@ Float8Rows LinearPlans::waiting_rows(const CudaLinear& weight, const View& x) {
     if (fed.reader != &weight || x.stride[0] != fed.rows.stride[0] || x.data < fed.rows.data) continue;
     const int64_t offset = x.data - fed.rows.data, pitch = x.stride[0] * size_of(x.type), row = offset / pitch;
     if (offset % pitch != 0 || row + x.dim[0] > fed.rows.dim[0]) continue;
-    Float8Rows form = fed.form;
-    form.codes += row * form.pitch;
-    form.scale += row;
+    const Float8Rows form = fed.form.from(row);
     if (row + x.dim[0] == fed.rows.dim[0]) fed = {};
     return form;
   }
   return {};
-}
-
-bool LinearPlans::run_waiting(const CudaLinear& weight, const View& x, const View& y, bool onto) {
-  const Float8Rows form = waiting_rows(weight, x);
-  if (form.codes == nullptr) return false;
-  void* const sums = scales_in_matmul(weight, y) ? nullptr : ops_.scratch(1, x.dim[0] * weight.out * 4);
-  multiply_float8(weight, form, y, onto, static_cast<float*>(sums));
-  if (!form.alone && !onto) check_first(weight, x, y);
-  return true;
 }
 
 void CudaOps::feeds(const Linear& reader, bool alone) { plans_->feeds(static_cast<const CudaLinear&>(reader), alone); }

@@ -12,9 +12,8 @@ constexpr int64_t kLeastRows = 256;
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// The operands of x W^T in the types that are multiplied. e4m3: where they will be, for quantise().
-bool operands(CudaOps& ops, const CudaLinear& weight, const View& x, FusedLinear& job) {
-  H3_ASSERT(x.rank == 2 && x.dim[1] == weight.in);
+// The operands of x W^T in the types that are multiplied. e4m3: without the codes of x, which run() makes.
+bool operands(const CudaLinear& weight, const View& x, FusedLinear& job) {
   if (x.type != DType::f16 || x.stride[1] != 1 || x.dim[0] < kLeastRows) return false;
   job.rows = x.dim[0], job.outs = weight.out, job.depth = weight.in;
   job.bias = static_cast<const float*>(weight.bias_f32.data());
@@ -29,22 +28,27 @@ bool operands(CudaOps& ops, const CudaLinear& weight, const View& x, FusedLinear
   const PackedSegment& whole = weight.packed.front();
   const auto* stored =
       weight.group != nullptr ? weight.group->base() : static_cast<const std::byte*>(whole.bytes.data());
-  const int64_t codes = aligned(x.dim[0] * weight.in);
-  auto* base = static_cast<std::byte*>(ops.scratch(0, codes + 4 * x.dim[0]));
+  if (aligned(x.dim[0] * weight.in) + 4 * x.dim[0] > kQuantisedBytes) return false;
   job.operand = DType::u8;
-  job.x = base, job.x_pitch = weight.in;
-  job.x_scale = reinterpret_cast<const float*>(base + codes);
+  job.x_pitch = weight.in;
   job.w = stored + whole.planes[0];
   job.w_scale = static_cast<const float*>(weight.scales.data());
   return true;
 }
 
-void run(CudaOps& ops, const View& x, const FusedLinear& job) {
+void run(CudaOps& ops, const View& x, FusedLinear& job) {
   if (job.operand == DType::u8) {
-    quantise_float8_rows(ops.stream(), x, static_cast<uint8_t*>(const_cast<void*>(job.x)),
-                         const_cast<float*>(job.x_scale));
+    const int64_t codes = aligned(job.rows * job.depth);
+    auto* const base = static_cast<std::byte*>(ops.scratch(kOperandScratch, codes + 4 * job.rows));
+    auto* const scale = reinterpret_cast<float*>(base + codes);
+    quantise_float8_rows(ops.stream(), x, reinterpret_cast<uint8_t*>(base), scale);
+    job.x = base, job.x_scale = scale;
   }
   fused_linear(ops.stream(), job);
+}
+
+void check_shape(const View& view, int64_t rows, int64_t columns) {
+  H3_ASSERT(view.rank == 2 && view.dim[0] == rows && view.dim[1] == columns && view.stride[1] == 1);
 }
 
 const CudaLinear& own(const Linear& weight) { return static_cast<const CudaLinear&>(weight); }
@@ -52,22 +56,32 @@ const CudaLinear& own(const Linear& weight) { return static_cast<const CudaLinea
 }  // namespace
 
 void CudaOps::linear_swiglu(const Linear& weight, const View& x, const View& wide, const View& out) {
+  const int64_t rows = x.dim[0];
+  check_shape(x, rows, weight.in);
+  check_shape(wide, rows, weight.out);
+  check_shape(out, rows, weight.out / 2);
+  H3_ASSERT(weight.out % 2 == 0 && wide.type == out.type);
   FusedLinear job;
   job.tail = FusedTail::swiglu;
   job.y = out.data, job.y_pitch = out.stride[0];
-  if (out.type != DType::f16 || !operands(*this, own(weight), x, job) || !fused_linear_takes(job)) {
+  if (out.type != DType::f16 || !operands(own(weight), x, job) || !fused_linear_takes(job)) {
     return Ops::linear_swiglu(weight, x, wide, out);
   }
   run(*this, x, job);
 }
 
 void CudaOps::linear_scaled_add(const Linear& weight, const View& h, const View& y, const View& scale, const View& x) {
+  const int64_t rows = x.dim[0];
+  check_shape(h, rows, weight.in);
+  check_shape(y, rows, weight.out);
+  check_shape(x, rows, weight.out);
+  H3_ASSERT(scale.rank == 1 && scale.dim[0] == weight.out && scale.stride[0] == 1);
   FusedLinear job;
   job.tail = FusedTail::scaled_add;
   job.stream = reinterpret_cast<float*>(x.data), job.stream_pitch = x.stride[0];
   job.scale = reinterpret_cast<const float*>(scale.data);
   const bool types = x.type == DType::f32 && y.type == DType::f16 && scale.type == DType::f32;
-  if (!types || !operands(*this, own(weight), h, job) || !fused_linear_takes(job)) {
+  if (!types || !operands(own(weight), h, job) || !fused_linear_takes(job)) {
     return Ops::linear_scaled_add(weight, h, y, scale, x);
   }
   run(*this, h, job);
@@ -75,19 +89,28 @@ void CudaOps::linear_scaled_add(const Linear& weight, const View& h, const View&
 
 void CudaOps::linear_head_norm_rope(const Linear& weight, const View& x, int64_t heads, int64_t d, const HeadNorm& norm,
                                     const Rope& rope, const View& y) {
+  const int64_t rows = x.dim[0];
+  check_shape(x, rows, weight.in);
+  check_shape(y, rows, weight.out);
+  H3_ASSERT(heads >= 0 && heads * d <= weight.out);
+  if (!rope.cos.empty()) {
+    check_shape(rope.cos, rows, rope.cos.dim[1]);
+    check_shape(rope.sin, rows, rope.cos.dim[1]);
+    H3_ASSERT(rope.cos.type == DType::f32 && rope.sin.type == DType::f32);
+  }
   FusedLinear job;
   job.tail = FusedTail::head_norm;
   job.y = y.data, job.y_pitch = y.stride[0];
   job.turned = heads * d, job.eps = norm.eps;
   const bool plain = norm.enabled && norm.w.empty() && norm.rounding == NormRounding::once && !rope.cos.empty() &&
                      rope.rounding == RopeRounding::once;
-  const bool shape = plain && d == kFusedHead && rope.cos.dim[1] == kFusedPairs && rope.cos.stride[1] == 1 &&
-                     rope.sin.stride[0] == rope.cos.stride[0];
+  const bool shape =
+      plain && d == kFusedHead && rope.cos.dim[1] == kFusedPairs && rope.sin.stride[0] == rope.cos.stride[0];
   if (shape) {
     job.cos = reinterpret_cast<const float*>(rope.cos.data), job.sin = reinterpret_cast<const float*>(rope.sin.data);
     job.table_pitch = rope.cos.stride[0];
   }
-  if (!shape || y.type != DType::f16 || !operands(*this, own(weight), x, job) || !fused_linear_takes(job)) {
+  if (!shape || y.type != DType::f16 || !operands(own(weight), x, job) || !fused_linear_takes(job)) {
     return Ops::linear_head_norm_rope(weight, x, heads, d, norm, rope, y);
   }
   run(*this, x, job);

@@ -15,10 +15,8 @@ namespace {
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t kExpandBytes = int64_t{128} << 20;     // packed weights expanded at a time
 constexpr int64_t kRowScratchBytes = int64_t{64} << 20;  // activations cast, results not yet rounded
-constexpr int64_t kQuantisedBytes = int64_t{256} << 20;  // activations quantised and their accumulators
 constexpr int64_t kExpandRows = 256;                     // at a multiple of these: whole tiles of the matmul
 constexpr int64_t kFewOutputs = 512;
-constexpr int kExpandSlot = 4;
 
 cudaDataType_t blas_type(DType type) {
   switch (type) {
@@ -71,7 +69,8 @@ LinearPlans::LinearPlans(CudaOps& ops) : ops_(ops) {
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ops_.index_), "the compute capability");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ops_.index_), "the compute capability");
-  float8_ = 10 * major + minor >= 89;
+  capability_ = 10 * major + minor;
+  float8_ = capability_ >= 89;
   row_scales_ = major == 9;
 }
 
@@ -100,13 +99,14 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
   if (kept_as_stored(spec.weight, spec.compute)) {
     linear->packed = upload_packed(ops_.device_, spec.weight, group, linear->label.c_str());
     linear->float8_activations = fits_float8(*linear);
-    if (linear->float8_activations) {
-      linear->kernel = "cublaslt_e4m3";
-      upload_float8_scales(*linear, spec.weight);
+    linear->nvfp4_activations = fits_nvfp4(*linear);
+    if (linear->float8_activations || linear->nvfp4_activations) {
+      linear->kernel = linear->nvfp4_activations ? "cublaslt_nvfp4" : "cublaslt_e4m3";
+      upload_output_scales(*linear, spec.weight);
     } else {
       linear->kernel = std::string("expand_") + row_of(spec.weight.format()).name + "_cublaslt";
       linear->rounds_weights = spec.compute == Compute::packed;
-      ops_.scratch(kExpandSlot, expansion_bytes(spec.weight, spec.compute));
+      ops_.scratch(kExpansionScratch, expansion_bytes(spec.weight, spec.compute));
     }
   } else {
     linear->kernel = std::string("cublaslt_") + (linear->operand == DType::i8 ? "int8" : name_of(linear->operand));
@@ -126,7 +126,7 @@ std::unique_ptr<Linear> LinearPlans::make(LinearSpec spec) {
 
 // Row-major y = x W^T is column-major D[out, rows] = W^T[out, in] X[in, rows] with leading dimensions in, ldx, ldy.
 std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, const Matmul& m) {
-  const int extra = m.bias != nullptr ? 1 : m.x_scale != nullptr ? 2 : 0;
+  const int extra = m.bias != nullptr ? 1 : m.x_scale != nullptr ? 2 : m.x_blocks != nullptr ? 3 : 0;
   const int types = (static_cast<int>(m.operand) * 16 + static_cast<int>(m.out)) * 4 + extra;
   const auto key = std::make_tuple(m.rows, m.outs, m.ldx, m.ldy, types);
   if (std::exchange(weight.generation, algorithms_->generation()) != algorithms_->generation()) weight.plans.clear();
@@ -154,7 +154,14 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, m.w_scale);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, m.x_scale);
   }
-  const cudaDataType_t operand = blas_type(m.operand);
+  if (m.x_blocks != nullptr) {
+    const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, m.w_blocks);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, m.x_blocks);
+  }
+  const cudaDataType_t operand = m.x_blocks != nullptr ? CUDA_R_4F_E2M1 : blas_type(m.operand);
   const auto layout = [&](cublasLtMatrixLayout_t* matrix, cudaDataType_t type, int64_t rows, int64_t cols, int64_t ld) {
     check(blas.cublasLtMatrixLayoutCreate(matrix, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), ld),
           "a matrix layout");
@@ -169,11 +176,15 @@ std::shared_ptr<CudaLinear::Plan> LinearPlans::plan(const CudaLinear& weight, co
 
 cublasLtMatmulAlgo_t LinearPlans::algorithm_for(const CudaLinear& weight, const Matmul& m,
                                                 const CudaLinear::Plan& plan) {
-  const char* const extra = m.bias != nullptr ? " bias" : m.x_scale != nullptr ? " scales" : "";
-  const std::string kind = strf("%lldx%lld %s>%s%s", static_cast<long long>(weight.in_padded),
-                                static_cast<long long>(m.outs), name_of(m.operand), name_of(m.out), extra);
+  const std::string kind =
+      strf("%lldx%lld ", static_cast<long long>(weight.in_padded), static_cast<long long>(m.outs)) + m.kind();
   const bool few = m.outs <= kFewOutputs && m.operand == DType::bf16;
   return algorithms_->choose({kind, m.rows, m.ldx, m.ldy, few, plan.operation, plan.a, plan.b, plan.d}, weight.label);
+}
+
+std::string LinearPlans::Matmul::kind() const {
+  const char* const extra = bias != nullptr ? " bias" : x_scale != nullptr ? " scales" : "";
+  return strf("%s>%s%s", x_blocks != nullptr ? "nvfp4" : name_of(operand), name_of(out), extra);
 }
 
 void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
@@ -184,8 +195,10 @@ void LinearPlans::matmul(const CudaLinear& weight, const Matmul& m) {
           "describing a matmul");
   };
   set_pointer(CUBLASLT_MATMUL_DESC_BIAS_POINTER, m.bias);
-  set_pointer(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, m.w_scale);
-  set_pointer(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, m.x_scale);
+  set_pointer(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+              m.w_blocks != nullptr ? static_cast<const void*>(m.w_blocks) : m.w_scale);
+  set_pointer(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+              m.x_blocks != nullptr ? static_cast<const void*>(m.x_blocks) : m.x_scale);
   const float scale = m.scale, keep = m.add ? 1 : 0;
   const int32_t int_one = 1, int_zero = 0;
   const bool integer = m.operand == DType::i8;
@@ -233,8 +246,8 @@ int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const
   if (weight.operand == DType::i8) {
     row = weight.in_padded + 4 * weight.out_padded + 4;
     limit = kQuantisedBytes;
-  } else if (weight.float8_activations) {
-    row = float8_row_bytes(weight, y);
+  } else if (weight.float8_activations || weight.nvfp4_activations) {
+    row = weight.nvfp4_activations ? nvfp4_row_bytes(weight) : float8_row_bytes(weight, y);
     limit = kQuantisedBytes;
   } else {
     const DType type = operand_of(weight, x);
@@ -245,10 +258,10 @@ int64_t LinearPlans::rows_at_once(const CudaLinear& weight, const View& x, const
   return std::max<int64_t>(limit / row / kExpandRows * kExpandRows, kExpandRows);
 }
 
-int64_t LinearPlans::scratch_bytes(Compute compute) {
+int64_t LinearPlans::scratch_bytes(Compute compute) const {
   const bool quantised = compute == Compute::int8 || compute == Compute::packed;
   return (quantised ? kQuantisedBytes : kRowScratchBytes) + kRowScratchBytes +
-         (compute == Compute::packed ? 2 * kFedBytes : 0);
+         (compute == Compute::packed && row_scales_ ? 2 * kFedBytes : 0);
 }
 
 int64_t LinearPlans::expansion_bytes(const MatrixSource& weight, Compute compute) {
@@ -260,7 +273,8 @@ void LinearPlans::run_int8(const CudaLinear& weight, const View& x, const View& 
   const int64_t rows = x.dim[0];
   // One allocation serves the quantised rows, their scales and the accumulators.
   const int64_t q_bytes = (rows * weight.in_padded + 255) / 256 * 256, scale_bytes = (rows * 4 + 255) / 256 * 256;
-  auto* base = static_cast<std::byte*>(ops_.scratch(0, q_bytes + scale_bytes + rows * weight.out_padded * 4));
+  const int64_t acc_bytes = rows * weight.out_padded * 4;
+  auto* base = static_cast<std::byte*>(ops_.scratch(kOperandScratch, q_bytes + scale_bytes + acc_bytes));
   auto* q = reinterpret_cast<int8_t*>(base);
   auto* scale = reinterpret_cast<float*>(base + q_bytes);
   auto* acc = reinterpret_cast<int32_t*>(base + q_bytes + scale_bytes);
@@ -287,7 +301,7 @@ const void* LinearPlans::expanded(const CudaLinear& weight, int64_t first, int64
     if (weight.group != nullptr) base = weight.group->base();
     return base + whole.planes[0] + first * weight.in * size_of(type);
   }
-  void* scratch = ops_.scratch(kExpandSlot, count * weight.in * size_of(type));
+  void* scratch = ops_.scratch(kExpansionScratch, count * weight.in * size_of(type));
   expand_packed(ops_.stream(), weight.packed, weight.group, first, count, scratch, type);
   return scratch;
 }
@@ -299,14 +313,14 @@ void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View&
   const void* operand = x.data;
   int64_t ldx = x.stride[0];
   if (needs_cast(x, type) || rows == 1) {
-    operand = ops_.scratch(0, rows * weight.in * size_of(type));
+    operand = ops_.scratch(kOperandScratch, rows * weight.in * size_of(type));
     cast_rows(ops_.stream(), x, const_cast<void*>(operand), type, weight.compute == Compute::f16);
     ldx = weight.in;
   }
   const auto* bias = static_cast<const float*>(weight.bias_f32.data());
   const bool direct = writes_directly(weight, type, y) && rows > 1;
   const auto* added = static_cast<const std::byte*>(y.type == DType::f32 ? bias : weight.bias_epilogue.data());
-  auto* target = direct ? y.data : static_cast<std::byte*>(ops_.scratch(1, rows * weight.out * 4));
+  auto* target = direct ? y.data : static_cast<std::byte*>(ops_.scratch(kResultScratch, rows * weight.out * 4));
   const DType out = direct ? y.type : DType::f32;
   const int64_t step = packed ? expansion_rows(weight, type) : weight.out;
   for (int64_t first = 0; first < weight.out; first += step) {
@@ -328,7 +342,7 @@ void LinearPlans::run_float(const CudaLinear& weight, const View& x, const View&
 
 void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y, bool onto) {
   H3_ASSERT(x.rank == 2 && y.rank == 2 && x.dim[0] == y.dim[0] && x.dim[1] == weight.in && y.dim[1] == weight.out);
-  if (weight.float8_activations && run_waiting(weight, x, y, onto)) return;
+  const Float8Rows waiting = weight.float8_activations ? waiting_rows(weight, x) : Float8Rows{};
   const int64_t step = rows_at_once(weight, x, y);
   for (int64_t first = 0; first < x.dim[0]; first += step) {
     const int64_t count = std::min(step, x.dim[0] - first);
@@ -336,11 +350,13 @@ void LinearPlans::run(const CudaLinear& weight, const View& x, const View& y, bo
     if (weight.operand == DType::i8) {
       run_int8(weight, part, result, onto);
     } else if (weight.float8_activations) {
-      run_float8(weight, part, result, onto);
+      run_float8(weight, part, result, onto, waiting.from(first));
+    } else if (weight.nvfp4_activations) {
+      run_nvfp4(weight, part, result, onto);
     } else {
       run_float(weight, part, result, onto);
     }
-    if (!onto) check_first(weight, part, result);
+    if (!onto && !waiting.alone) check_first(weight, part, result);
   }
 }
 
@@ -349,6 +365,11 @@ void LinearPlans::check_first(const CudaLinear& weight, const View& x, const Vie
   const int types = static_cast<int>(x.type) * 16 + static_cast<int>(y.type);
   if (!checked_.emplace(kind_of(weight, weight.source), x.dim[0], types).second) return;
   check_plan(weight, x, y);
+}
+
+void LinearPlans::use(std::shared_ptr<const PlanChoices> choices) {
+  algorithms_->use(std::move(choices));
+  checked_.clear();
 }
 
 // The factor is the library's where operands and result are of one type.
@@ -380,7 +401,7 @@ void LinearPlans::run_add(const CudaLinear& weight, float scale, const View& x, 
   int64_t ldx = x.stride[0];
   const bool aligned = (reinterpret_cast<uintptr_t>(x.data) | static_cast<uintptr_t>(ldx * size_of(x.type))) % 16 == 0;
   if (x.type != weight.operand || !aligned || x.dim[0] == 1) {
-    operand = ops_.scratch(0, x.dim[0] * weight.in * size_of(weight.operand));
+    operand = ops_.scratch(kOperandScratch, x.dim[0] * weight.in * size_of(weight.operand));
     cast_rows(ops_.stream(), x, const_cast<void*>(operand), weight.operand, false);
     ldx = weight.in;
   }
@@ -396,7 +417,7 @@ void LinearPlans::run_add(const CudaLinear& weight, float scale, const View& x, 
            .scale = scale,
            .add = true};
   if (y.type != weight.operand && y.type != DType::f32) {  // f32 operands give f32 only
-    m.y = ops_.scratch(1, x.dim[0] * weight.out * 4);
+    m.y = ops_.scratch(kResultScratch, x.dim[0] * weight.out * 4);
     m.ldy = weight.out;
     m.out = DType::f32;
     m.add = false;

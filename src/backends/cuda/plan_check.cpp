@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "codec/float8_row.h"
 #include "codec/int8_row.h"
+#include "codec/nvfp4_row.h"
 #include "codec/scalar.h"
 
 namespace h3::cuda {
@@ -37,7 +38,7 @@ std::vector<double> quantised(const std::vector<float>& values) {
 
 std::vector<double> operands(const CudaLinear& weight, DType activation, const std::vector<float>& values) {
   if (weight.operand == DType::i8) return quantised(values);
-  if (weight.float8_activations) return {values.begin(), values.end()};
+  if (weight.float8_activations || weight.nvfp4_activations) return {values.begin(), values.end()};
   const DType type = weight.packed.empty() || weight.compute != Compute::packed ? weight.operand : activation;
   std::vector<double> out;
   for (float v : values) out.push_back(rounded(type, v));
@@ -67,6 +68,7 @@ void check_plan(const CudaLinear& weight, const View& x, const View& y) {
     if (!std::all_of(given.begin(), given.end(), [](float v) { return std::isfinite(v); })) continue;
     std::vector<double> a = operands(weight, x.type, given);
     if (weight.float8_activations) float8_row_round(a.data(), weight.in);
+    if (weight.nvfp4_activations) nvfp4_row_round(a.data(), weight.in);
     for (int64_t j = 0; j < columns; ++j) {
       const int64_t o = spread(j, columns, weight.out);
       double sum = biases.empty() ? 0 : biases[o], size = std::fabs(sum);
@@ -75,7 +77,8 @@ void check_plan(const CudaLinear& weight, const View& x, const View& y) {
         size += std::fabs(a[k] * w[j][k]);
       }
       const double depth = std::sqrt(static_cast<double>(weight.in));
-      const double sums = weight.float8_activations ? 0x1p-11 : 8 * depth * 0x1p-24;
+      const bool codes = weight.float8_activations || weight.nvfp4_activations;
+      const double sums = codes ? 0x1p-11 : 8 * depth * 0x1p-24;
       const double allowed = sums * size + 2 * roundoff(y.type) * std::fabs(sum) + 1e-37;
       if (std::fabs(got[o] - sum) <= allowed) continue;
       if (y.type == DType::f16 && std::fabs(sum) > 65504) continue;  // the result has no f16

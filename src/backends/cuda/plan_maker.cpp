@@ -29,16 +29,12 @@ class LinearTrial final : public MatmulTrial {
     noise.amplitude = 1.0f;
     noise.seed = 5;
     fill_noise(ops.stream(), noise, 0, rows * weight.in, x_.buffer.data(), type);
-    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event), "event creation");
     if (like != nullptr) trial_.others = like->trial_.others;
     run(0);  // the proposals are there now
     candidates_ = 1;
     for (const auto& [kind, others] : trial_.others) {
       candidates_ = std::max(candidates_, 1 + static_cast<int>(others.size()));
     }
-  }
-  ~LinearTrial() override {
-    for (cudaEvent_t event : events_) cudaEventDestroy(event);
   }
 
   int candidates() const override { return candidates_; }
@@ -49,10 +45,10 @@ class LinearTrial final : public MatmulTrial {
     plans_.algorithms().try_out(&trial_);
     try {
       ops_.linear(weight_, x_, y_);  // makes the plans
-      check(cudaEventRecord(events_[0], ops_.stream()), "timing");
+      check(cudaEventRecord(begin_.event, ops_.stream()), "timing");
       ops_.linear(weight_, x_, y_);
-      check(cudaEventRecord(events_[1], ops_.stream()), "timing");
-      check(cudaEventSynchronize(events_[1]), "timing");
+      check(cudaEventRecord(end_.event, ops_.stream()), "timing");
+      check(cudaEventSynchronize(end_.event), "timing");
     } catch (...) {
       finish();
       throw;
@@ -60,7 +56,7 @@ class LinearTrial final : public MatmulTrial {
     finish();
     if (trial_.refused) return std::numeric_limits<double>::infinity();
     float milliseconds = 0;
-    check(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "timing");
+    check(cudaEventElapsedTime(&milliseconds, begin_.event, end_.event), "timing");
     return 1e-3 * static_cast<double>(milliseconds);
   }
   std::vector<float> result() override {
@@ -95,7 +91,7 @@ class LinearTrial final : public MatmulTrial {
   LinearPlans& plans_;
   const CudaLinear& weight_;
   Tensor x_, y_;
-  cudaEvent_t events_[2] = {};
+  EventOwner begin_{cudaEventDefault}, end_{cudaEventDefault};
   Algorithms::Trial trial_;
   int candidates_ = 1;
 };
@@ -121,7 +117,7 @@ class CudaPlanMaker final : public PlanMaker {
   }
   std::vector<PlanChoice> attention_plans() override { return attention_.plans(); }
   void use(std::shared_ptr<const PlanChoices> choices) override {
-    plans_.algorithms().use(choices);
+    plans_.use(choices);
     attention_.use(std::move(choices));
   }
 

@@ -1,4 +1,7 @@
 // Recorded calls: a CUDA graph.
+#include <utility>
+#include <vector>
+
 #include "backends/cuda/backend.h"
 #include "backends/cuda/check.h"
 
@@ -7,7 +10,8 @@ namespace {
 
 class GraphRecording final : public Recording {
  public:
-  GraphRecording(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
+  GraphRecording(cudaStream_t stream, cudaGraph_t graph, std::vector<std::shared_ptr<Buffer>> scratch)
+      : stream_(stream), scratch_(std::move(scratch)) {
     const cudaError_t status = cudaGraphInstantiate(&ready_, graph, 0);
     cudaGraphDestroy(graph);
     check(status, "preparing recorded calls");
@@ -20,6 +24,7 @@ class GraphRecording final : public Recording {
 
  private:
   cudaStream_t stream_;
+  std::vector<std::shared_ptr<Buffer>> scratch_;  // of the recorded calls; later ones may be given larger
   cudaGraphExec_t ready_ = nullptr;
 };
 
@@ -37,7 +42,7 @@ std::unique_ptr<Recording> CudaOps::record(const std::function<void()>& calls) {
     throw;
   }
   check(cudaStreamEndCapture(owner_.stream, &graph), "recording calls");
-  return std::make_unique<GraphRecording>(owner_.stream, graph);
+  return std::make_unique<GraphRecording>(owner_.stream, graph, std::vector(std::begin(scratch_), std::end(scratch_)));
 }
 
 }  // namespace h3::cuda

@@ -23,25 +23,33 @@ EncodeTiled encode_tiled() {
   return encode;
 }
 
-bool built_for_this_card() {
-#ifdef H3_CUDA_SM90A
-  thread_local int known = -1;  // the card that the answer is of
-  thread_local bool fits = false;
+struct Card {
+  int processors = 0;
+  bool built_for = false;  // this build has code for compute capability 9.0, and the card is of it
+};
+
+// The card in use: a program may have several.
+const Card& this_card() {
+  thread_local int known = -1;  // that the answer is of
+  thread_local Card card;
   int device = 0, major = 0, minor = 0;
   check(cudaGetDevice(&device), "asking for the card");
-  if (device == known) return fits;
+  if (device == known) return card;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the card");
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "asking for the card");
-  known = device;
-  return fits = major == 9 && minor == 0;
-#else
-  return false;
+  check(cudaDeviceGetAttribute(&card.processors, cudaDevAttrMultiProcessorCount, device), "asking for the card");
+#ifdef H3_CUDA_SM90A
+  card.built_for = major == 9 && minor == 0;
 #endif
+  known = device;
+  return card;
 }
 
 }  // namespace
 
-bool has_tensor_maps() { return built_for_this_card() && encode_tiled() != nullptr; }
+int processors_of_this_card() { return this_card().processors; }
+
+bool has_tensor_maps() { return this_card().built_for && encode_tiled() != nullptr; }
 
 CUtensorMap tensor_map(const TiledMemory& memory, const char* what) {
   cuuint64_t sizes[4], strides[3];
@@ -53,9 +61,10 @@ CUtensorMap tensor_map(const TiledMemory& memory, const char* what) {
     box[i] = static_cast<cuuint32_t>(memory.box[i]);
   }
   CUtensorMap map;
-  const CUresult status = encode_tiled()(&map, memory.type, 4, const_cast<void*>(memory.base), sizes, strides, box,
-                                         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode_tiled()(&map, memory.type, static_cast<cuuint32_t>(memory.rank), const_cast<void*>(memory.base), sizes,
+                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) fail(Code::device, "%s: the driver refused a tensor map (%d)", what, status);
   return map;
 }

@@ -8,10 +8,12 @@
 
 namespace h3::cuda {
 
+int processors_of_this_card();
+
 // Whether this card is of compute capability 9.0, this build has code for it, and the driver encodes maps.
 bool has_tensor_maps();
 
-// Memory of four dimensions, the first contiguous, and the box that one copy fetches: rows of 128 bytes, which arrive
+// Memory of `rank` dimensions, the first contiguous, and the box that one copy fetches: rows of 128 bytes, which arrive
 // swizzled. Zeros stand for what lies outside.
 struct TiledMemory {
   const void* base;
@@ -19,6 +21,7 @@ struct TiledMemory {
   std::array<int64_t, 4> sizes;    // elements
   std::array<int64_t, 3> strides;  // bytes, of all but the first dimension
   std::array<int, 3> box;          // elements of the first three dimensions; one of the last
+  int rank = 4;
 };
 CUtensorMap tensor_map(const TiledMemory& memory, const char* what);  // Error(device) names `what`
 

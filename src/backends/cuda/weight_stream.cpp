@@ -1,6 +1,7 @@
 #include "backends/cuda/weight_stream.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "backends/cuda/backend.h"
@@ -59,16 +60,11 @@ WeightStream::WeightStream(CudaDevice& device)
     check(cudaEventCreateWithFlags(&slot.ready, cudaEventDisableTiming), "event creation");
     check(cudaEventCreateWithFlags(&slot.free, cudaEventDisableTiming), "event creation");
   }
-  worker_ = std::thread([this] { work(); });
+  loads_ = std::make_unique<JobThread>(std::size(slots_));
 }
 
 WeightStream::~WeightStream() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  if (worker_.joinable()) worker_.join();
+  loads_.reset();
   cudaStreamSynchronize(stream_);
   for (Slot& slot : slots_) {
     cudaEventDestroy(slot.ready);
@@ -92,13 +88,8 @@ void WeightStream::prefetch(StreamGroup& group) {
   if (chosen->holder != nullptr) chosen->holder->slot_ = -1;
   chosen->holder = &group;
   chosen->left = UINT64_MAX;
-  group.slot_ = static_cast<int>(chosen - slots_);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    chosen->loading = true;
-    jobs_.push_back(chosen);
-  }
-  changed_.notify_all();
+  group.slot_ = static_cast<int>(index_of(*chosen));
+  loads_->start(index_of(*chosen), [this, chosen, &group] { load(*chosen, group); });
 }
 
 void WeightStream::enter(StreamGroup& group) {
@@ -119,16 +110,19 @@ void WeightStream::leave(StreamGroup& group) {
 void WeightStream::forget(StreamGroup& group) noexcept {
   if (group.slot_ < 0) return;
   Slot& slot = slots_[group.slot_];
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return !slot.loading; });
+  loads_->drop(index_of(slot));
   slot.holder = nullptr;
   group.slot_ = -1;
 }
 
 void WeightStream::wait_loaded(Slot& slot) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return !slot.loading; });
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  try {
+    loads_->wait(index_of(slot));
+  } catch (...) {
+    if (slot.holder != nullptr) slot.holder->slot_ = -1;
+    slot.holder = nullptr;
+    throw;
+  }
 }
 
 // Two slots of the largest group. What they held is brought again when it is entered.
@@ -144,31 +138,6 @@ void WeightStream::grow(int64_t bytes) {
   check(cudaStreamSynchronize(stream_), "streamed weights");
   for (Slot& slot : slots_) slot.memory = Buffer();
   for (Slot& slot : slots_) slot.memory = device_.allocate(wanted, "a layer of streamed weights");
-}
-
-void WeightStream::work() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    Slot& slot = *jobs_.front();
-    jobs_.pop_front();
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      load(slot, *slot.holder);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    if (error) {
-      error_ = error;
-      if (slot.holder != nullptr) slot.holder->slot_ = -1;
-      slot.holder = nullptr;
-    }
-    slot.loading = false;
-    changed_.notify_all();
-  }
 }
 
 void WeightStream::load(Slot& slot, const StreamGroup& group) {

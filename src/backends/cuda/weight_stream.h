@@ -4,17 +4,13 @@
 
 #include <cuda_runtime.h>
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "backends/cuda/memory.h"
+#include "base/job_thread.h"
 #include "base/thread_pool.h"
 #include "codec/noise.h"
 #include "ops/ops.h"
@@ -66,32 +62,26 @@ class WeightStream {
     Buffer memory;
     StreamGroup* holder = nullptr;
     cudaEvent_t ready = nullptr, free = nullptr;  // its copy is done; the calls that read it are done
-    bool loading = false;                         // the copy is not queued yet
     uint64_t left = 0;                            // when its holder was left; never, if it waits to be entered
   };
   void prefetch(StreamGroup& group);
   void enter(StreamGroup& group);
   void leave(StreamGroup& group);
   void forget(StreamGroup& group) noexcept;
-  void wait_loaded(Slot& slot);  // until its copy is queued; rethrows what went wrong
+  // Until its copy is queued. Rethrows what went wrong; then the slot is empty.
+  void wait_loaded(Slot& slot);
+  size_t index_of(const Slot& slot) const { return static_cast<size_t>(&slot - slots_); }
   void grow(int64_t bytes);
-  void work();
   void load(Slot& slot, const StreamGroup& group);
 
   CudaDevice& device_;
-  Slot slots_[2];
+  Slot slots_[2];  // who holds them is settled on the calling thread alone
   cudaStream_t stream_ = nullptr;
   int64_t largest_ = 0;  // bytes of the largest group
   uint64_t clock_ = 0;
   ThreadPool pool_;  // of the copies into page-locked memory; the context's pool is busy elsewhere
   StagedCopy staged_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Slot*> jobs_;
-  std::exception_ptr error_;
-  bool stop_ = false;
-  std::thread worker_;
+  std::unique_ptr<JobThread> loads_;
 };
 
 }  // namespace h3::cuda

@@ -83,7 +83,7 @@ class Target {
     const int64_t step = std::max<int64_t>(1, kConvertBytes / row);
     for (int64_t first = 0; first < rows; first += step) {
       const int64_t count = std::min(step, rows - first);
-      void* const numbers = ops_.scratch(0, count * row);
+      void* const numbers = ops_.scratch(kOperandScratch, count * row);
       device().upload_pieces(numbers,
                              {bytes.subspan(static_cast<size_t>(first * row), static_cast<size_t>(count * row))});
       cast_rows(ops_.stream(), make_view(ops_.device(), numbers, type, {count, cols}),

@@ -135,6 +135,7 @@ void mlp_branch(Ops& ops, const Block& block, const BlockBranches& branches, con
     const View both = scratch.gate_value.slice(0, 0, count);
     const View gate = both.slice(1, 0, config.ffn), value = both.slice(1, config.ffn, config.ffn);
     adapted_linear(ops, *block.fc1, branches.fc1, h.slice(0, first, count), scratch.low, both);
+    ops.feeds(*block.fc2, branches.fc2.empty() && !probe.active());
     ops.swiglu(gate, value, gate);
     if (count == rows) probe(name + ".swiglu", gate);
     adapted_linear(ops, *block.fc2, branches.fc2, gate, scratch.low, y.slice(0, first, count));

@@ -51,6 +51,7 @@ class Session final : public DitSession {
   Modulation modulation(int64_t block, int64_t chunk) const;
   Gate gate(int64_t block, int64_t chunk) const;
   void run_block(int64_t i, bool norm_follows);
+  void feed(const Linear& reader, const BranchUses& branches);
   bool recordable(int64_t first, int64_t last) const;
   void repeat_blocks(int64_t first, int64_t last, bool norm_follows);
   BlockScratch scratch(int64_t rows) const;
@@ -275,18 +276,25 @@ void Session::run_block(int64_t i, bool norm_follows) {
   adapted_linear(ops_, *block.out, branches.out, attention_, low_, y1_);
   if (probe_.active()) probe_(name + ".attn_out", y1_);
   workspace_.enter(kNorm2);
+  feed(*block.fc1, branches.fc1);
   ops_.gate_norm(x_, y1_, gate(i, 2), block.norm2, config.norm_eps, modulation(i, 3), h2_);
   workspace_.enter(kMlp);
   mlp_branch(ops_, block, branches, config, h2_, views, y2_, probe_, name);
   workspace_.enter(kEnd);
   if (norm_follows) {
     const Block& next = model_.blocks.at(i + 1);
+    feed(*next.qkv, branches_[static_cast<size_t>(i + 1)].qkv);
     ops_.gate_norm(x_, y2_, gate(i, 5), next.norm1, config.norm_eps, modulation(i + 1, 0), h1_);
   } else {
     ops_.gated_add(x_, y2_, gate(i, 5));
   }
   model_.blocks.leave(i);
   if (probe_.active()) probe_("block." + std::to_string(i), x_);
+}
+
+// The rows of the norm that follows are read by `reader`, and by its adapters if it has any.
+void Session::feed(const Linear& reader, const BranchUses& branches) {
+  ops_.feeds(reader, branches.empty() && !probe_.active());
 }
 
 void Session::blocks(int64_t first, int64_t last) {
@@ -299,6 +307,7 @@ void Session::blocks(int64_t first, int64_t last) {
     ops_.rms_norm(x_, block.norm1, config.norm_eps, NormRounding::once, h1_);
     probe_("b" + std::to_string(first) + ".norm1", h1_);
   }
+  feed(*block.qkv, branches_[static_cast<size_t>(first)].qkv);
   ops_.norm_modulate(x_, block.norm1, config.norm_eps, modulation(first, 0), h1_);
   for (int64_t i = first; i < last;) {
     control_.check();

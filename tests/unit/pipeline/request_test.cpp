@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "ops/ops.h"
 #include "pipeline/checks.h"
 
 namespace h3 {
@@ -156,7 +157,8 @@ TEST(Request, ErrorsNameFieldValueAndRange) {
       {"aspect", Json("9:1"), "aspect: \"9:1\" is not allowed, give 1:4 to 4:1"},
       {"aspect", Json("wide"), "aspect: \"wide\" is not a ratio"},
       {"profile", Json("difusers"), "did you mean diffusers?"},
-      {"precision", Json("int3"), "precision: \"int3\" is not known, give f32, bf16, int8 or fp8"},
+      {"precision", Json("int3"), "precision: \"int3\" is not known, give f32, bf16, int8, fp8 or nvfp4"},
+      {"precision", Json("nvfp4"), "precision: nvfp4 is not possible, it needs a transformer stored in nvfp4"},
       {"precision", Json("fp8"), "precision: fp8 needs a transformer stored in fp8 and an NVIDIA card"},
       {"vae_precision", Json("int8"), "vae_precision: \"int8\" is not known, give f32, bf16, f16 or fp8"},
       {"vae_precision", Json("fp8"), "vae_precision: fp8 needs an NVIDIA card of compute capability 8.9 or newer"},
@@ -172,6 +174,19 @@ TEST(Request, ErrorsNameFieldValueAndRange) {
   Request request = asked();
   request.fit = "crop";
   EXPECT_NE(refusal(request).find("fit: \"crop\" is not known, give stretch, cover or contain"), std::string::npos);
+}
+
+TEST(Request, Nvfp4NeedsTheFileAndTheCard) {
+  Request request = asked();
+  request.precision = "nvfp4";
+  ModelFacts facts;
+  facts.nvfp4 = true;
+  facts.nvfp4_refused = "it needs compute capability 10.0 or later, this card is 9.0";
+  EXPECT_EQ(refusal(request, facts),
+            "precision: nvfp4 is not possible, it needs compute capability 10.0 or later, this card is 9.0; give bf16, "
+            "which any file and device can do");
+  facts.nvfp4_refused.clear();
+  EXPECT_EQ(resolve(request, facts).compute, Compute::packed);
 }
 
 TEST(Request, PromptRules) {

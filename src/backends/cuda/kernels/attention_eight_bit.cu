@@ -41,8 +41,8 @@ struct EightBitMath {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   __device__ EightBitMath(const HopperJob& job, int head, int row) : job_(job), k_scale_(job.k_scale) {
-    const float* q = job.q_scale + head * job.q_rows + row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-    q_factor_[0] = q[0] * job.scale_log2, q_factor_[1] = q[8] * job.scale_log2;
+    const float* q = job.q_scale + head * job.q_rows + row;
+    for (int half = 0; half < 2; ++half) q_factor_[half] = q[tile_row(half)] * job.scale_log2;
     k_scale_ += head * job.key_blocks;
     next_ = k_scale_[job.key_blocks - 1];
   }
@@ -87,7 +87,7 @@ struct EightBitMath {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = row_sum(rows.sum[half]);
-      const int row = first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + half * 8;
+      const int row = first_row + tile_row(half);
       if (row >= job_.queries) continue;
 #pragma unroll
       for (int j = 0; j < kHopperDim / 8; ++j) {

@@ -46,7 +46,7 @@ struct ExactMath {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = row_sum(rows.sum[half]);
-      const int row = first_row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + half * 8;
+      const int row = first_row + tile_row(half);
       if (row >= job_.queries) continue;
 #pragma unroll
       for (int j = 0; j < kHopperDim / 8; ++j) {
@@ -62,16 +62,6 @@ struct ExactMath {
 };
 
 }  // namespace
-
-int processors_of_this_card() {
-  thread_local int known = -1, count = 0;  // the card that the count is of
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the card");
-  if (device == known) return count;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for the card");
-  known = device;
-  return count;
-}
 
 bool attention_hopper_takes(const HeadsOfAttention& a) {
   const int64_t strides = a.q_row | a.q_head | a.k_row | a.k_head | a.v_row | a.v_head;

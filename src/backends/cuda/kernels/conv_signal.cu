@@ -180,7 +180,6 @@ void launch_signal(cudaStream_t stream, const char* label, Signal& s, int phases
 }
 
 constexpr int kMaxPhases = 8, kMaxReach = 64;
-constexpr int kWideX = 4, kWideY = 5;  // slots of scratch
 constexpr int64_t kManyBlocks = 300;
 
 }  // namespace
@@ -237,7 +236,7 @@ void conv_signal(CudaOps& ops, const CudaConv& conv, const View& x, const View& 
     const auto wide = [&](const View& like, int slot) {
       return make_view(ops.device(), ops.scratch(slot, 4 * like.elements()), DType::f32, {like.dim[0], like.dim[1]});
     };
-    const View wide_x = wide(x, kWideX), wide_y = wide(y, kWideY);
+    const View wide_x = wide(x, kExpansionScratch), wide_y = wide(y, kAttentionScratch);
     ops.copy(x, wide_x);
     conv_signal(ops, conv, wide_x, wide_y);
     ops.copy(wide_y, y);

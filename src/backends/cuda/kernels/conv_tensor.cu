@@ -24,7 +24,6 @@ constexpr int kStages = 4;          // steps in flight
 constexpr int kThreads = 128;       // four warps of 64 x 64
 constexpr int kStageElements = 2 * kTile * kPitch;
 constexpr int kResultPitch = 64 + 4;  // f32, of a warp's 16 x 64 results on their way out
-constexpr int kScratchSlot = 4;
 
 struct PadShape {
   int64_t x_stride[4];  // channel, t, h, w; elements
@@ -219,7 +218,7 @@ template <typename T>
 void run(CudaOps& ops, const CudaConv& conv, const View& x, const View& y, const PadShape& pad,
          const TensorShape& shape) {
   const int64_t elements = pad.padded[0] * pad.padded[1] * pad.padded[2] * pad.channels_padded;
-  T* const padded = static_cast<T*>(ops.scratch(kScratchSlot, elements * int64_t{sizeof(T)}));
+  T* const padded = static_cast<T*>(ops.scratch(kExpansionScratch, elements * int64_t{sizeof(T)}));
   const int64_t channel_blocks = ceil_div(pad.channels_padded, 64);
   const LaunchShape pad_launch{
       dim3(static_cast<unsigned>(ceil_div(pad.padded[2], 32)), static_cast<unsigned>(pad.padded[1]),

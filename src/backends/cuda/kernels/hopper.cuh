@@ -84,6 +84,9 @@ __device__ inline void settle(T (&registers)[n]) {
   }
 }
 
+// Of a thread's accumulators of 64 rows: their rows, lane / 4 of its warp's sixteen and eight behind it.
+__device__ inline int tile_row(int half) { return threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4 + half * 8; }
+
 #define H3_D8(d, i)                                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
@@ -99,6 +102,13 @@ __device__ inline void settle(T (&registers)[n]) {
   H3_R32                                                                                              \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
   "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#define H3_R128                                                                                                     \
+  H3_R64                                                                                                            \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, "     \
+  "%85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, " \
+  "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "    \
+  "%124, %125, %126, %127"
 
 // d [64, 64] (+)= a [64, 16] b [64, 16]^T in bf16, both in shared memory with the reduced axis contiguous; add 0 =
 // overwrite.
@@ -143,8 +153,27 @@ __device__ inline void product_128_e4m3(float (&d)[64], const uint32_t* a, uint6
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+// d [64, 256] (+)= 32 bytes of the depth of a [64, .] and b [256, .], both in shared memory; add 0 = overwrite.
+template <typename T>
+__device__ inline void product_256(float (&d)[128], uint64_t a, uint64_t b, int add) {
+  if constexpr (sizeof(T) == 1) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" H3_R128
+        "}, %128, %129, p, 1, 1;\n}"
+        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
+        : "l"(a), "l"(b), "r"(add));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" H3_R128
+        "}, %128, %129, p, 1, 1, 0, 0;\n}"
+        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
+        : "l"(a), "l"(b), "r"(add));
+  }
+}
+
 #undef H3_S32
 #undef H3_S8
+#undef H3_R128
 #undef H3_R64
 #undef H3_R32
 #undef H3_D32

@@ -2,10 +2,9 @@
 // 256 outputs; each copies its own rows and half of the weights, which go to both. In a block one thread feeds a ring
 // in shared memory and two warp groups multiply 64 rows each: the group that is through with a tile first finishes it
 // while the other still has the tensor cores, and then runs ahead of it within the ring.
-#include <cuda.h>
-
 #include "backends/cuda/kernels/hopper.cuh"
 #include "backends/cuda/linear_hopper.h"
+#include "backends/cuda/tensor_map.h"
 
 namespace h3::cuda {
 namespace {
@@ -89,42 +88,6 @@ __device__ inline void copy_rows_to_all(uint32_t shared, const void* map, int de
       "l"(map), "r"(depth), "r"(row), "r"(shared_address(&barrier)), "h"(static_cast<uint16_t>((1 << kCluster) - 1))
       : "memory");
 }
-
-#define H3_D8(d, i)                                                                                           \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-      "+f"(d[i + 7])
-#define H3_D32(d, i) H3_D8(d, i), H3_D8(d, i + 8), H3_D8(d, i + 16), H3_D8(d, i + 24)
-#define H3_R128                                                                                                    \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "      \
-  "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
-  "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, " \
-  "%67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, " \
-  "%89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "  \
-  "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
-  "%127"
-
-// d [64, 256] (+)= 32 bytes of the depth of a [64, .] and b [256, .], both in shared memory; add 0 = overwrite.
-template <typename T>
-__device__ inline void product_256(float (&d)[128], uint64_t a, uint64_t b, int add) {
-  if constexpr (sizeof(T) == 1) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {" H3_R128
-        "}, %128, %129, p, 1, 1;\n}"
-        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
-        : "l"(a), "l"(b), "r"(add));
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" H3_R128
-        "}, %128, %129, p, 1, 1, 0, 0;\n}"
-        : H3_D32(d, 0), H3_D32(d, 32), H3_D32(d, 64), H3_D32(d, 96)
-        : "l"(a), "l"(b), "r"(add));
-  }
-}
-#undef H3_R128
-#undef H3_D32
-#undef H3_D8
-
-__device__ inline void products_wait_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
 // Tile `index` of all: kBand tiles of outputs by all rows, then the next band.
 struct Place {
@@ -298,12 +261,12 @@ __device__ inline int first_row(const Place& place, uint32_t rank) {
 template <typename T, FusedTail kTail>
 __device__ inline void finish(const Job& job, const Place& place, const Columns& columns, const float (&d)[128],
                               uint32_t rank) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, first = place.out * job.results;
+  const int first = place.out * job.results;
   Share s;
-  s.column = lane % 4 * 2;
+  s.column = threadIdx.x % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    s.row[h] = first_row(place, rank) + warp * 16 + lane / 4 + 8 * h;
+    s.row[h] = first_row(place, rank) + tile_row(h);
     s.valid[h] = s.row[h] < job.rows;
     if constexpr (sizeof(T) == 1) s.x_scale[h] = s.valid[h] ? __ldg(job.x_scale + s.row[h]) : 0;
   }
@@ -381,11 +344,12 @@ __device__ inline void consume(const Job& job, Ring& ring, Columns (&columns)[2]
       for (int kk = 0; kk < kDepthBytes / 32; ++kk) product_256<T>(d, a + 2 * kk, b + 2 * kk, k | kk);
       products_end();
       if (k == 0) pair.store(columns[turn]);
-      products_wait_but_one();
+      products_wait_but_last();
       if (k > 0) release(before);
       before = at.stage;
     }
     products_wait();
+    settle(d);
     release(before);
     group_meet(group);  // the columns are there
     finish<T, kTail>(job, place, columns[turn], d, rank);
@@ -394,8 +358,15 @@ __device__ inline void consume(const Job& job, Ring& ring, Columns (&columns)[2]
 
 #endif
 
+// Only targets that run the kernel know clusters.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define H3_CLUSTER __cluster_dims__(kCluster, 1, 1)
+#else
+#define H3_CLUSTER
+#endif
+
 template <typename T, FusedTail kTail>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void H3_CLUSTER __launch_bounds__(kThreads, 1)
     fused_linear_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Job job) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char raw[];
@@ -421,35 +392,18 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   cluster_meet();  // the other block still writes here and arrives at these barriers
 #endif
 }
-
-using EncodeTiled = decltype(&::cuTensorMapEncodeTiled);
-
-// The driver's encoder of tensor maps; null where the driver is too old.
-EncodeTiled encode_tiled() {
-  static const EncodeTiled encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<EncodeTiled>(entry)
-                                                                         : nullptr;
-  }();
-  return encode;
-}
+#undef H3_CLUSTER
 
 // [rows, depth] as boxes of 128 rows by 128 bytes.
 CUtensorMap boxes_of(const void* base, DType type, int64_t rows, int64_t depth, int64_t pitch) {
-  const auto size = static_cast<cuuint64_t>(size_of(type));
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(depth), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(pitch) * size};
-  const cuuint32_t box[] = {kDepthBytes / static_cast<cuuint32_t>(size), 128}, steps[] = {1, 1};
-  CUtensorMap map;
-  const CUresult status =
-      encode_tiled()(&map, type == DType::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                     const_cast<void*>(base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) fail(Code::device, "a fused matmul: the driver refused a tensor map (%d)", status);
-  return map;
+  const int64_t size = size_of(type);
+  return tensor_map({.base = base,
+                     .type = type == DType::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                     .sizes = {depth, rows},
+                     .strides = {pitch * size},
+                     .box = {static_cast<int>(kDepthBytes / size), 128},
+                     .rank = 2},
+                    "a fused matmul");
 }
 
 template <typename T, FusedTail kTail>
@@ -466,27 +420,6 @@ void launch_tail(cudaStream_t stream, FusedTail tail, const Maps& maps, const Jo
     case FusedTail::head_norm: return launch_fused<T, FusedTail::head_norm>(stream, maps, job, clusters);
     case FusedTail::plain: return launch_fused<T, FusedTail::plain>(stream, maps, job, clusters);
   }
-}
-
-struct Card {
-  bool fits = false;
-  int processors = 0;
-};
-
-const Card& card() {
-  static const Card found = [] {
-    Card out;
-#ifdef H3_CUDA_SM90A
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "fused matmuls");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "fused matmuls");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "fused matmuls");
-    check(cudaDeviceGetAttribute(&out.processors, cudaDevAttrMultiProcessorCount, device), "fused matmuls");
-    out.fits = major == 9 && minor == 0 && encode_tiled() != nullptr;
-#endif
-    return out;
-  }();
-  return found;
 }
 
 }  // namespace
@@ -508,7 +441,7 @@ bool fused_linear_takes(const FusedLinear& j) {
   if (j.tail == FusedTail::head_norm) {
     if (j.turned % kOuts != 0 || !aligned(j.cos, 8) || !aligned(j.sin, 8) || j.table_pitch % 2 != 0) return false;
   }
-  return card().fits;
+  return has_tensor_maps();
 }
 
 void fused_linear(cudaStream_t stream, const FusedLinear& j) {
@@ -528,7 +461,7 @@ void fused_linear(cudaStream_t stream, const FusedLinear& j) {
   job.turned = static_cast<int>(j.turned), job.eps = j.eps;
   const Maps maps{.x = boxes_of(j.x, j.operand, j.rows, j.depth, j.x_pitch),
                   .w = boxes_of(j.w, j.operand, j.outs, j.depth, j.depth)};
-  const int clusters = std::min(card().processors / kCluster, job.row_tiles * job.out_tiles);
+  const int clusters = std::min(processors_of_this_card() / kCluster, job.row_tiles * job.out_tiles);
   if (j.operand == DType::u8) return launch_tail<uint8_t>(stream, j.tail, maps, job, clusters);
   launch_tail<__half>(stream, j.tail, maps, job, clusters);
 }

@@ -268,6 +268,7 @@ void CudaOps::norm_modulate(const View& x, const View& w, float eps, const Modul
   args.x = rows_of(x);
   set_modulation(args, w, eps, mod, h);
   const bool vec = vectorises(x) && vectorises(mod.shift) && vectorises(mod.scale) && vectorises(h);
+  args.float8 = fed_rows(FedBy::norm, h, vec);
   H3_FLOAT_TYPE(x.type, launch_gate_norm<T, false, true>(stream(), "norm_modulate", args, x.dim[0], vec);)
 }
 
@@ -293,7 +294,7 @@ void CudaOps::gate_norm(const View& x, const View& y, const Gate& gate, const Vi
   set_modulation(args, w, eps, mod, h);
   const bool vec = vectorises(x) && vectorises(y) && vectorises(gate.gate) && vectorises(mod.shift) &&
                    vectorises(mod.scale) && vectorises(h);
-  args.float8 = fed_rows(FedBy::gate_norm, h, vec);
+  args.float8 = fed_rows(FedBy::norm, h, vec);
   H3_FLOAT_TYPE(x.type, launch_gate_norm<T, true, true>(stream(), "gate_norm", args, x.dim[0], vec);)
 }
 

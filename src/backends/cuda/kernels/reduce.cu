@@ -68,7 +68,7 @@ void CudaOps::l1_pair(const View& a, const View& b, const View& out) {
     H3_ASSERT(a.contiguous() && b.contiguous());
     cols = rows * cols, rows = 1, a_stride = b_stride = 0;
   }
-  auto* parts = static_cast<float*>(scratch(2, kParts * 8));
+  auto* parts = static_cast<float*>(scratch(kReduceScratch, kParts * 8));
   H3_FLOAT_TYPE(a.type, launch(stream(), "l1_pair", l1_parts_kernel<T>, LaunchShape{dim3(kParts), dim3(kThreads), 0},
                                as<const T>(a), a_stride, as<const T>(b), b_stride, cols, rows * cols, parts);)
   launch(stream(), "l1_pair", l1_total_kernel, LaunchShape{dim3(1), dim3(kThreads), 0}, parts, as<float>(out));

@@ -263,11 +263,11 @@ void CudaOps::group_norm_silu(const View& x, int groups, const View& w, const Vi
   if (planes && vectors(x) && vectors(y)) {
     const LaunchShape dense{shape.grid, dim3(512), 0};
     const int area = static_cast<int>(x.dim[2] * x.dim[3]);
-    H3_FLOAT_TYPE_AS(TX, x.type,
-                     H3_FLOAT_TYPE_AS(TY, y.type,
-                                      launch(stream(), "group_norm_silu", group_norm_silu_dense_kernel<TX, TY>, dense,
-                                             field(x), field(y), channels, area, as<const float>(w),
-                                             as<const float>(b), eps);))
+    H3_FLOAT_TYPE_AS(
+        TX, x.type,
+        H3_FLOAT_TYPE_AS(TY, y.type,
+                         launch(stream(), "group_norm_silu", group_norm_silu_dense_kernel<TX, TY>, dense, field(x),
+                                field(y), channels, area, as<const float>(w), as<const float>(b), eps);))
     return;
   }
   H3_FLOAT_TYPE_AS(TX, x.type, H3_FLOAT_TYPE_AS(TY, y.type, {
@@ -290,7 +290,7 @@ void CudaOps::aa_snake(const View& x, const View& a, const View& inv, const View
   check_signal(x, y);
   H3_ASSERT(up.elements() == 12 && down.elements() == 12);
   if (x.data == y.data) {  // neighbouring blocks read what this one would write
-    const View result = make_view(device_, scratch(3, x.elements() * 4), DType::f32, {x.dim[0], x.dim[1]});
+    const View result = make_view(device_, scratch(kSnakeScratch, x.elements() * 4), DType::f32, {x.dim[0], x.dim[1]});
     aa_snake(x, a, inv, up, down, result);
     copy(result, y);
     return;
