@@ -374,8 +374,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 #endif
 }
 
-int processors_of_this_card();  // attention_hopper.cu
-
 template <class Math>
 void launch_hopper(cudaStream_t stream, const char* name, const HopperMaps& maps, HopperJob job) {
   const int blocks = processors_of_this_card();

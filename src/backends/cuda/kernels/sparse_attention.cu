@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kBlock = kSparseRows;
 constexpr int kMaxDim = kSparseMaxDim;
-constexpr int kSparseSlot = 5;  // of the scratch: summaries and choices of one call
 constexpr float kLog2e = 1.4426950408889634f;
 
 // ---- tensor cores: heads of 128 ----
@@ -411,7 +410,7 @@ void CudaOps::sparse_attention(const SparseAttentionArgs& in) {
   if (!in.exact_blocks.empty()) a.total = as<int32_t>(in.exact_blocks);
   const bool hopper = sparse_hopper_takes(a, q.type);
   const int64_t element = size_of(q.type), bytes = place(a, hopper, nullptr, element);
-  place(a, hopper, static_cast<char*>(scratch(kSparseSlot, bytes)), element);
+  place(a, hopper, static_cast<char*>(scratch(kAttentionScratch, bytes)), element);
   sparse_prepare(stream(), a, q.type);
   if (hopper) return sparse_hopper(stream(), a);
   H3_FLOAT_TYPE(q.type, launch_sparse<T>(stream(), a);)
