@@ -79,12 +79,13 @@ Case eight_bit_case(int64_t rows, int64_t keys, int64_t heads, DType type, float
           }};
 }
 
-enum class Choice { rule, all_exact, all_approximate, mask };
+// few: the first query block chooses the outer blocks, two neighbours most, the others none.
+enum class Choice { rule, all_exact, all_approximate, mask, few };
 
 // Slices of one QKV product, as the denoiser calls it.
 Case sparse_case(int64_t rows, int64_t heads, int64_t d, DType type, Choice choice, int64_t exact_keys,
                  Layout inputs = Layout::packed, Layout output = Layout::packed) {
-  const char* const names[] = {"rule", "all exact", "all approximate", "mask"};
+  const char* const names[] = {"rule", "all exact", "all approximate", "mask", "few"};
   const std::string name =
       strf("%s %dx%d of %d, %s, %d exact keys%s%s", name_of(type), static_cast<int>(rows), static_cast<int>(heads),
            static_cast<int>(d), names[static_cast<int>(choice)], static_cast<int>(exact_keys),
@@ -100,10 +101,14 @@ Case sparse_case(int64_t rows, int64_t heads, int64_t d, DType type, Choice choi
             a.tau = choice == Choice::all_exact ? -1000.0f : choice == Choice::all_approximate ? 1000.0f : 1.0f;
             a.exact_keys = exact_keys;
             a.exact_blocks = e.also_output(e.integers({3}));
-            if (choice == Choice::mask) {
+            if (choice == Choice::mask || choice == Choice::few) {
               const int64_t blocks = (rows + kSparseBlock - 1) / kSparseBlock;
               std::vector<uint8_t> mask;
-              for (int64_t i = 0; i < blocks * blocks; ++i) mask.push_back(e.below(10) < 3 ? 1 : 0);
+              for (int64_t i = 0; i < blocks * blocks; ++i) {
+                const int64_t query = i / blocks, tenths = choice == Choice::mask ? 3 : query < 3 ? 7 : 0;
+                const bool outer = choice == Choice::few && query == 0;
+                mask.push_back(outer ? i % blocks % (blocks - 1) == 0 : e.below(10) < tenths);
+              }
               a.mask = e.bytes({blocks, blocks}, mask);
             }
             return [&e, a] { e.ops.sparse_attention(a); };
@@ -123,6 +128,8 @@ void add_sparse_cases(std::vector<Case>& cases) {
   // More summaries than a 32-bit word holds, and than a tile of them.
   cases.push_back(sparse_case(33 * 64 - 5, 1, 128, DType::bf16, Choice::mask, 0));
   cases.push_back(sparse_case(66 * 64 + 9, 1, 128, DType::bf16, Choice::all_approximate, 0));
+  // A kernel that fetches tiles for several query blocks goes past many that one of them does not need.
+  cases.push_back(sparse_case(66 * 64 - 3, 1, 128, DType::bf16, Choice::few, 0));
   // Strides that the fastest kernels do not take.
   cases.push_back(sparse_case(450, 2, 128, DType::bf16, Choice::mask, 0, Layout::strided, Layout::packed));
   cases.push_back(sparse_case(450, 2, 128, DType::bf16, Choice::mask, 0, Layout::packed, Layout::strided));
