@@ -156,7 +156,8 @@ std::vector<std::tuple<std::string, std::string>> backends_and_operations() {
 
 INSTANTIATE_TEST_SUITE_P(, Conformance, ::testing::ValuesIn(backends_and_operations()), [](const auto& test) {
   std::string name = std::get<0>(test.param) + "_" + std::get<1>(test.param);
-  std::replace_if(name.begin(), name.end(), [](char c) { return std::string(":,=").find(c) != std::string::npos; }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::string(":,=").find(c) != std::string::npos; }, '_');
   return name;
 });
 

@@ -151,9 +151,10 @@ namespace {
 
 // From here on the own kernel is faster than cuDNN's (docs/measurements/017); below it the card is not full.
 constexpr int64_t kOwnRows = 1024;
+constexpr int64_t kOwnRowsOf64 = 1797;  // with heads of 64; the shortest measured, a tile of the video decoder
 
 bool one_head_for_each(const AttentionArgs& args) {
-  return args.q.rank == 3 && !args.causal && args.q.dim[1] == args.k.dim[1];
+  return !args.causal && args.q.dim[args.q.rank - 2] == args.k.dim[args.k.rank - 2];
 }
 
 // Rows of heads that are read 16 bytes at a time.
@@ -164,12 +165,17 @@ bool reads_pieces(const View& view) {
 
 HeadsOfAttention heads_of(const AttentionArgs& args) {
   const View &q = args.q, &k = args.k, &v = args.v, &out = args.out;
+  const int rows = q.rank - 3, head = q.rank - 2;
+  const auto batch = [&](const View& view) { return rows == 1 ? view.stride[0] : view.dim[0] * view.stride[0]; };
   HeadsOfAttention a{};
   a.q = q.data, a.k = k.data, a.v = v.data, a.out = out.data;
-  a.q_row = q.stride[0], a.q_head = q.stride[1], a.k_row = k.stride[0], a.k_head = k.stride[1];
-  a.v_row = v.stride[0], a.v_head = v.stride[1], a.o_row = out.stride[0], a.o_head = out.stride[1];
-  a.queries = q.dim[0], a.keys = k.dim[0];
-  a.heads = static_cast<int>(q.dim[1]), a.d = static_cast<int>(q.dim[2]);
+  a.q_row = q.stride[rows], a.q_head = q.stride[head], a.q_batch = batch(q);
+  a.k_row = k.stride[rows], a.k_head = k.stride[head], a.k_batch = batch(k);
+  a.v_row = v.stride[rows], a.v_head = v.stride[head], a.v_batch = batch(v);
+  a.o_row = out.stride[rows], a.o_head = out.stride[head], a.o_batch = batch(out);
+  a.queries = q.dim[rows], a.keys = k.dim[rows];
+  a.heads = static_cast<int>(q.dim[head]), a.d = static_cast<int>(q.dim[q.rank - 1]);
+  a.batch = rows == 1 ? static_cast<int>(q.dim[0]) : 1;
   a.type = q.type;
   a.scale_log2 = args.scale * 1.4426950408889634f;
   return a;
@@ -180,13 +186,14 @@ HeadsOfAttention heads_of(const AttentionArgs& args) {
 void CudaOps::attention(const AttentionArgs& args) {
   if (args.out.elements() == 0) return;
   if (args.math == AttentionMath::eight_bit) {
-    H3_ASSERT(one_head_for_each(args) && *refuses_attention_eight_bit(args.q.dim[2]) == '\0');
+    H3_ASSERT(args.q.rank == 3 && one_head_for_each(args) && *refuses_attention_eight_bit(args.q.dim[2]) == '\0');
     H3_ASSERT(args.k.dim[0] > 0 && reads_pieces(args.q) && reads_pieces(args.k) && reads_pieces(args.v));
     const int64_t bytes = attention_eight_bit_bytes(args.q.dim[0], args.k.dim[0], args.q.dim[1]);
     return attention_eight_bit(stream(), heads_of(args), scratch(kAttentionScratch, bytes));
   }
   const bool asked = attention_ == CudaAttention::own;
-  const bool fills = attention_ == CudaAttention::faster && args.q.dim[args.q.rank - 3] >= kOwnRows;
+  const int64_t least = args.q.dim[args.q.rank - 1] == 64 ? kOwnRowsOf64 : kOwnRows;
+  const bool fills = attention_ == CudaAttention::faster && args.q.dim[args.q.rank - 3] >= least;
   if ((asked || fills) && one_head_for_each(args)) {
     const HeadsOfAttention heads = heads_of(args);
     if (attention_hopper_takes(heads)) return attention_hopper(stream(), heads);

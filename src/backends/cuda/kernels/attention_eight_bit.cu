@@ -32,7 +32,7 @@ __device__ inline int key_of_place(int quad, int i) { return quad / 4 * 16 + qua
 
 template <typename T>
 struct EightBitMath {
-  static constexpr int kStages = 4, kTileKeys = kKeyBlock;
+  static constexpr int kDim = kHopperDim, kQueryStages = 1, kStages = 4, kTileKeys = kKeyBlock;
   static constexpr bool kValuesByChannel = true;  // [128 channels][128 keys]
   static constexpr bool kOverlap = false;         // for which a thread has too few registers
   static constexpr uint32_t kQueryBytes = kHopperRows * kHopperDim, kTileBytes = kTileKeys * kHopperDim;

@@ -1,4 +1,4 @@
-// Exact attention in bf16 on compute capability 9.0.
+// Exact attention of heads of 128 in bf16 on compute capability 9.0.
 #include "backends/cuda/kernels/attention_hopper.cuh"
 #include "backends/cuda/kernels/attention_kernels.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 struct ExactMath {
   // The largest tile for which three warp groups have registers. More would spill, two groups would read more keys.
-  static constexpr int kStages = 4, kTileKeys = 80;
+  static constexpr int kDim = kHopperDim, kQueryStages = 1, kStages = 4, kTileKeys = 80;
   static constexpr bool kValuesByChannel = false, kOverlap = true;
   // Two halves of 64 channels: [2][rows][128 bytes].
   static constexpr uint32_t kQueryBytes = kHopperRows * kHopperDim * 2, kTileBytes = kTileKeys * kHopperDim * 2;
@@ -64,15 +64,19 @@ struct ExactMath {
 }  // namespace
 
 bool attention_hopper_takes(const HeadsOfAttention& a) {
-  const int64_t strides = a.q_row | a.q_head | a.k_row | a.k_head | a.v_row | a.v_head;
+  const int64_t strides =
+      a.q_row | a.q_head | a.q_batch | a.k_row | a.k_head | a.k_batch | a.v_row | a.v_head | a.v_batch;
   const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(a.q) | reinterpret_cast<uintptr_t>(a.k) | reinterpret_cast<uintptr_t>(a.v);
   const bool reads = strides % 8 == 0 && addresses % 16 == 0;
-  const bool writes = (a.o_row | a.o_head) % 2 == 0 && reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
-  return a.type == DType::bf16 && a.d == kHopperDim && a.keys > 0 && reads && writes && has_tensor_maps();
+  const bool writes = (a.o_row | a.o_head | a.o_batch) % 2 == 0 && reinterpret_cast<uintptr_t>(a.out) % 4 == 0;
+  const bool wide = a.d == kHopperDim && a.type == DType::bf16 && a.batch == 1;
+  const bool narrow = a.d == 64 && (a.type == DType::bf16 || a.type == DType::f16);
+  return (wide || narrow) && a.keys > 0 && reads && writes && has_tensor_maps();
 }
 
 void attention_hopper(cudaStream_t stream, const HeadsOfAttention& a) {
+  if (a.d == 64) return attention_hopper_64(stream, a);
   const auto map = [&](const void* base, int64_t rows, int64_t row, int64_t head, int box) {
     return head_map(base, rows, row, a.heads, head, box, "attention");
   };

@@ -1,4 +1,4 @@
-// Attention on compute capability 9.0, exact and in eight bits: what both share (ops.h: Ops::attention).
+// Attention on compute capability 9.0, exact and in eight bits: what all of it shares (ops.h: Ops::attention).
 //
 // Persistent thread blocks take tiles of three times 64 queries of a head, one warp group each. One thread streams the
 // head's keys and values, last first, through two rings in shared memory. While a warp group turns scores into weights
@@ -34,6 +34,10 @@ struct HopperJob {
   // 128].
   const float *q_scale, *k_scale, *v_scale;
   int64_t q_rows, key_blocks;
+  // Heads of 64 only, in batches: `heads` are those of all sequences, of which each has heads_of_one; o_batch elements
+  // from one sequence to the next.
+  int64_t o_batch;
+  int heads_of_one;
 };
 
 inline HopperDeal deal_tiles(int64_t queries, int heads, int blocks) {
@@ -47,8 +51,8 @@ inline HopperDeal deal_tiles(int64_t queries, int heads, int blocks) {
 }
 
 template <class Math>
-constexpr size_t kHopperShared =
-    size_t{kHopperGroups} * Math::kQueryBytes + size_t{2} * Math::kStages* Math::kTileBytes + 1024;  // its alignment
+constexpr size_t kHopperShared = size_t{kHopperGroups} * Math::kQueryStages* Math::kQueryBytes +
+                                 size_t{2} * Math::kStages* Math::kTileBytes + 1024;  // its alignment
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -59,7 +63,7 @@ static_assert(kHopperCopyRegisters + kHopperGroups * kHopperRegisters == 4 * 128
 template <class Math>
 struct HopperRing {
   uint64_t k_full[Math::kStages], k_empty[Math::kStages], v_full[Math::kStages], v_empty[Math::kStages];
-  uint64_t q_full[kHopperGroups], q_empty[kHopperGroups];
+  uint64_t q_full[Math::kQueryStages][kHopperGroups], q_empty[Math::kQueryStages][kHopperGroups];
 };
 
 template <int kStages>
@@ -90,9 +94,22 @@ struct HopperItem {
 
 // The tiles in shared memory: queries of the warp groups, then pairs of keys and values.
 template <class Math>
-__device__ inline uint32_t key_tile(uint32_t tiles, int stage) {
-  return tiles + kHopperGroups * Math::kQueryBytes + 2 * stage * Math::kTileBytes;
+__device__ inline uint32_t query_tile(uint32_t tiles, int stage, int group) {
+  return tiles + (stage * kHopperGroups + group) * Math::kQueryBytes;
 }
+template <class Math>
+__device__ inline uint32_t key_tile(uint32_t tiles, int stage) {
+  return tiles + Math::kQueryStages * kHopperGroups * Math::kQueryBytes + 2 * stage * Math::kTileBytes;
+}
+
+// The last two coordinates of a head in its map: heads of 128 are two halves, heads of 64 lie in sequences.
+template <class Math>
+struct HeadPlace {
+  int c2, c3;
+  __device__ HeadPlace(const HopperJob& job, int head)
+      : c2(Math::kDim == kHopperDim ? 0 : head % job.heads_of_one),
+        c3(Math::kDim == kHopperDim ? head : head / job.heads_of_one) {}
+};
 
 // One thread.
 template <class Math>
@@ -101,40 +118,42 @@ struct HopperProducer {
   HopperRing<Math>& ring;
   uint32_t tiles;
   RingPlace<Math::kStages> keys{}, values{};
+  RingPlace<Math::kQueryStages> queries{};
 
-  __device__ void fetch_keys(int row, int head) {
+  __device__ void fetch_keys(int row, const HeadPlace<Math>& head) {
     barrier_wait(ring.k_empty[keys.stage], keys.parity ^ 1);
     barrier_arrive_expecting(ring.k_full[keys.stage], Math::kTileBytes);
-    copy_box(key_tile<Math>(tiles, keys.stage), &maps.k, 0, row, 0, head, ring.k_full[keys.stage]);
+    copy_box(key_tile<Math>(tiles, keys.stage), &maps.k, 0, row, head.c2, head.c3, ring.k_full[keys.stage]);
     keys.next();
   }
-  __device__ void fetch_values(int row, int head) {
+  __device__ void fetch_values(int row, const HeadPlace<Math>& head) {
     barrier_wait(ring.v_empty[values.stage], values.parity ^ 1);
     barrier_arrive_expecting(ring.v_full[values.stage], Math::kTileBytes);
     const int c0 = Math::kValuesByChannel ? row : 0, c1 = Math::kValuesByChannel ? 0 : row;
-    copy_box(key_tile<Math>(tiles, values.stage) + Math::kTileBytes, &maps.v, c0, c1, 0, head,
+    copy_box(key_tile<Math>(tiles, values.stage) + Math::kTileBytes, &maps.v, c0, c1, head.c2, head.c3,
              ring.v_full[values.stage]);
     values.next();
   }
-  __device__ void run(const HopperDeal& deal, int last_row) {
-    uint32_t parity = 0;
+  __device__ void run(const HopperJob& job, int last_row) {
 #pragma unroll 1
-    for (int i = blockIdx.x; i < deal.items; i += gridDim.x) {
-      const HopperItem item(deal, i);
-      fetch_keys(last_row, item.head);
+    for (int i = blockIdx.x; i < job.deal.items; i += gridDim.x) {
+      const HopperItem item(job.deal, i);
+      const HeadPlace<Math> head(job, item.head);
+      fetch_keys(last_row, head);
 #pragma unroll 1
       for (int g = 0; g < kHopperGroups; ++g) {  // of those that have no queries too: they only count
-        barrier_wait(ring.q_empty[g], parity ^ 1);
-        barrier_arrive_expecting(ring.q_full[g], Math::kQueryBytes);
-        copy_box(tiles + g * Math::kQueryBytes, &maps.q, 0, item.row + g * kHopperRows, 0, item.head, ring.q_full[g]);
+        barrier_wait(ring.q_empty[queries.stage][g], queries.parity ^ 1);
+        barrier_arrive_expecting(ring.q_full[queries.stage][g], Math::kQueryBytes);
+        copy_box(query_tile<Math>(tiles, queries.stage, g), &maps.q, 0, item.row + g * kHopperRows, head.c2, head.c3,
+                 ring.q_full[queries.stage][g]);
       }
-      parity ^= 1;
+      queries.next();
 #pragma unroll 1
       for (int row = last_row; row > 0; row -= Math::kTileKeys) {
-        fetch_keys(row - Math::kTileKeys, item.head);
-        fetch_values(row, item.head);
+        fetch_keys(row - Math::kTileKeys, head);
+        fetch_values(row, head);
       }
-      fetch_values(0, item.head);
+      fetch_values(0, head);
     }
   }
 };
@@ -184,10 +203,11 @@ __device__ inline void mask_scores(float (&s)[n], int valid) {
   }
 }
 
-__device__ inline void rescale(float (&o)[64], const float (&keep)[2]) {
+template <int n>
+__device__ inline void rescale(float (&o)[n], const float (&keep)[2]) {
   if (!__any_sync(0xffffffffu, keep[0] != 1.0f || keep[1] != 1.0f)) return;  // as a rule, after the first steps
 #pragma unroll
-  for (int i = 0; i < 64; ++i) o[i] *= keep[i >> 1 & 1];
+  for (int i = 0; i < n; ++i) o[i] *= keep[i >> 1 & 1];
 }
 
 __device__ inline float row_sum(float share) {
@@ -200,21 +220,24 @@ __device__ inline void release(uint64_t& empty) {
   if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
+// A warp group's way through tiles and rings.
 template <class Math>
-class HopperConsumer {
+class HopperWalk {
  public:
-  __device__ HopperConsumer(const HopperJob& job, HopperRing<Math>& ring, uint32_t tiles)
+  __device__ HopperWalk(const HopperJob& job, HopperRing<Math>& ring, uint32_t tiles)
       : job_(job),
         ring_(ring),
         tiles_(tiles),
         group_(__shfl_sync(0xffffffffu, threadIdx.x / kWarpGroup, 0)),  // one for the warp, as the compiler now knows
         count_((job.keys + Math::kTileKeys - 1) / Math::kTileKeys) {}
 
-  __device__ void run() {
-    uint32_t parity = 0;
-    for (int i = blockIdx.x; i < job_.deal.items; i += gridDim.x, parity ^= 1) {
+ protected:
+  // attend(head, first row of this group)
+  template <class Attend>
+  __device__ void walk(const Attend& attend) {
+    for (int i = blockIdx.x; i < job_.deal.items; i += gridDim.x) {
       const HopperItem item(job_.deal, i);
-      barrier_wait(ring_.q_full[group_], parity);
+      barrier_wait(ring_.q_full[queries_.stage][group_], queries_.parity);
       const int row = item.row + group_ * kHopperRows;
       if (group_ < item.groups && row < job_.queries)
         attend(item.head, row);
@@ -223,14 +246,15 @@ class HopperConsumer {
     }
   }
 
- private:
-  using Scores = float[Math::kTileKeys / 2];
-  using Weights = uint32_t[Math::kWeightRegisters];
-
+  __device__ uint32_t queries_here() const { return query_tile<Math>(tiles_, queries_.stage, group_); }
   __device__ uint32_t keys_here() const { return key_tile<Math>(tiles_, keys_.stage); }
   __device__ uint32_t values_here() const { return key_tile<Math>(tiles_, values_.stage) + Math::kTileBytes; }
   __device__ void wait_keys() { barrier_wait(ring_.k_full[keys_.stage], keys_.parity); }
   __device__ void wait_values() { barrier_wait(ring_.v_full[values_.stage], values_.parity); }
+  __device__ void leave_queries() {
+    release(ring_.q_empty[queries_.stage][group_]);
+    queries_.next();
+  }
   __device__ void leave_keys() {
     release(ring_.k_empty[keys_.stage]);
     keys_.next();
@@ -240,9 +264,15 @@ class HopperConsumer {
     values_.next();
   }
 
+  const HopperJob& job_;
+  HopperRing<Math>& ring_;
+  uint32_t tiles_;
+  int group_, count_;
+
+ private:
   // No queries: the tiles go by.
   __device__ void pass() {
-    release(ring_.q_empty[group_]);
+    leave_queries();
     for (int j = 0; j < count_; ++j) {
       wait_keys();
       leave_keys();
@@ -251,11 +281,31 @@ class HopperConsumer {
     }
   }
 
+ protected:
+  RingPlace<Math::kQueryStages> queries_{};
+  RingPlace<Math::kStages> keys_{}, values_{};
+};
+
+template <class Math>
+class HopperConsumer : private HopperWalk<Math> {
+ public:
+  using HopperWalk<Math>::HopperWalk;
+  __device__ void run() {
+    this->walk([&](int head, int row) { attend(head, row); });
+  }
+
+ private:
+  using Scores = float[Math::kTileKeys / 2];
+  using Weights = uint32_t[Math::kWeightRegisters];
+  using HopperWalk<Math>::job_, HopperWalk<Math>::count_, HopperWalk<Math>::queries_here, HopperWalk<Math>::keys_here,
+      HopperWalk<Math>::values_here, HopperWalk<Math>::wait_keys, HopperWalk<Math>::wait_values,
+      HopperWalk<Math>::leave_queries, HopperWalk<Math>::leave_keys, HopperWalk<Math>::leave_values;
+
   __device__ void scores(Scores& s) {
     wait_keys();
     Math::before_scores(s);
     products_begin();
-    Math::issue_scores(s, tiles_ + group_ * Math::kQueryBytes, keys_here());
+    Math::issue_scores(s, queries_here(), keys_here());
     products_end();
     products_wait();
     settle(s);
@@ -279,7 +329,7 @@ class HopperConsumer {
     settle(p);
     settle(o);
     products_begin();
-    Math::issue_scores(s, tiles_ + group_ * Math::kQueryBytes, keys_here());
+    Math::issue_scores(s, queries_here(), keys_here());
     products_end();
     wait_values();
     products_begin();
@@ -326,16 +376,15 @@ class HopperConsumer {
       else
         in_turn(math, rows, o, p, j);
     }
-    release(ring_.q_empty[group_]);
+    leave_queries();
     weighted_values(o, p);
     math.store(o, rows, head, row);
   }
+};
 
-  const HopperJob& job_;
-  HopperRing<Math>& ring_;
-  uint32_t tiles_;
-  int group_, count_;
-  RingPlace<Math::kStages> keys_{}, values_{};
+template <class Math>
+struct ConsumerOf {
+  using Type = HopperConsumer<Math>;
 };
 
 #endif
@@ -354,9 +403,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
       barrier_init(ring.k_empty[i], kHopperGroups * kWarpGroup / 32);
       barrier_init(ring.v_empty[i], kHopperGroups * kWarpGroup / 32);
     }
-    for (int g = 0; g < kHopperGroups; ++g) {
-      barrier_init(ring.q_full[g], 1);
-      barrier_init(ring.q_empty[g], kWarpGroup / 32);
+    for (int i = 0; i < Math::kQueryStages * kHopperGroups; ++i) {
+      barrier_init(ring.q_full[i / kHopperGroups][i % kHopperGroups], 1);
+      barrier_init(ring.q_empty[i / kHopperGroups][i % kHopperGroups], kWarpGroup / 32);
     }
     barrier_init_done();
   }
@@ -365,11 +414,11 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     give_registers<kHopperCopyRegisters>();
     if (threadIdx.x % kWarpGroup == 0) {
       HopperProducer<Math> producer{maps, ring, tiles};
-      producer.run(job.deal, (job.keys - 1) / Math::kTileKeys * Math::kTileKeys);
+      producer.run(job, (job.keys - 1) / Math::kTileKeys * Math::kTileKeys);
     }
   } else {
     take_registers<kHopperRegisters>();
-    HopperConsumer<Math>(job, ring, tiles).run();
+    typename ConsumerOf<Math>::Type(job, ring, tiles).run();
   }
 #endif
 }

@@ -136,6 +136,35 @@ __device__ inline void product_80(float (&d)[40], uint64_t a, uint64_t b, int ad
                : "l"(a), "l"(b), "r"(add));
 }
 
+// For heads of 64, T = bf16 or f16 (__half): scores of 128 or of 32 keys as product_64 has them, values as product_128.
+#define H3_OF_TYPE(T, before, after, ...)                  \
+  if constexpr (std::is_same_v<T, __half>)                 \
+    asm volatile(before ".f32.f16.f16" after __VA_ARGS__); \
+  else                                                     \
+    asm volatile(before ".f32.bf16.bf16" after __VA_ARGS__);
+template <typename T>
+__device__ inline void scores_64(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  H3_OF_TYPE(T, "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16",
+             " {" H3_R64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+             : H3_D32(d, 0), H3_D32(d, 32)
+             : "l"(a), "l"(b), "r"(add))
+}
+template <typename T>
+__device__ inline void scores_64(float (&d)[16], uint64_t a, uint64_t b, int add) {
+  H3_OF_TYPE(T, "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16",
+             " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;\n}"
+             : H3_D8(d, 0), H3_D8(d, 8)
+             : "l"(a), "l"(b), "r"(add))
+}
+template <typename T>
+__device__ inline void values_64(float (&d)[32], const uint32_t* a, uint64_t b) {
+  H3_OF_TYPE(T, "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n64k16",
+             " {" H3_R32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+             : H3_D32(d, 0)
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+}
+#undef H3_OF_TYPE
+
 // d [64, 128] += a [64, 32] b [128, 32]^T in int8, otherwise as product_64.
 __device__ inline void product_128_int8(int32_t (&d)[64], uint64_t a, uint64_t b) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" H3_R64
@@ -192,6 +221,13 @@ __device__ inline uint32_t round_four(float a, float b, float c, float d) {
       "mov.b32 %0, {low, high};\n}"
       : "=r"(packed)
       : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
+}
+
+// Two values rounded to f16, `low` in the low half.
+__device__ inline uint32_t round_pair_f16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
