@@ -145,6 +145,27 @@ TEST(PackedLinear, RotatedCodesAreMultipliedAsTheyAreAtEveryLevel) {
   }
 }
 
+// More rows and columns than a block of any level, a last panel that is not full, and an odd number of groups whose
+// last scale lies across two bytes.
+TEST(PackedLinear, GivesTheSameBitsOverSeveralBlocks) {
+  constexpr int64_t kRows = 550, kIn = 23 * 32, kOut = 500;
+  Machine machine;
+  std::vector<float> input(kRows * kIn);
+  for (size_t i = 0; i < input.size(); ++i) input[i] = std::sin(static_cast<float>(i) * 0.7f) * 3;
+  const StoredMatrix matrix = PackedMaker(5).make(Format::q4tp, kOut, kIn), whole = expanded(matrix);
+  for (int level = 0; level <= static_cast<int>(host_isa_level()); ++level) {
+    const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context, static_cast<IsaLevel>(level));
+    const Tensor x = upload_f32(ops->device(), input.data(), {kRows, kIn}, DType::bf16, "test");
+    std::vector<std::vector<float>> results;
+    for (const StoredMatrix* weights : {&matrix, &whole}) {
+      const Tensor y(ops->device(), DType::f32, {kRows, kOut}, "test");
+      ops->linear(*ops->make_linear(spec_of(*weights, Compute::int8)), x, y);
+      results.push_back(download_f32(y));
+    }
+    EXPECT_EQ(results[0], results[1]) << "at level " << level;
+  }
+}
+
 TEST(PackedLinear, NamesKernelAndFormat) {
   Machine machine;
   const std::unique_ptr<Ops> ops = make_cpu_ops(machine.context, IsaLevel::scalar);

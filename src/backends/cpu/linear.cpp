@@ -14,9 +14,7 @@
 namespace h3 {
 namespace {
 
-// Blocks of columns whose weights are walked for all rows before the next ones: they stay in the last-level cache.
-// Neighbouring tasks share their rows of x, so two threads of one core fetch them once.
-constexpr int64_t kColumnGroup = 1;
+constexpr int64_t kTableBytes = 8192;  // the most that a tile expander takes
 // Results of at least this size are written past the caches.
 constexpr int64_t kStreamBytes = int64_t{8} << 20;
 
@@ -30,8 +28,8 @@ struct CpuLinear final : Linear {
   PackedWeights stored;             // weights that are expanded in every call
   std::vector<float> col_inverse;   // integer kernels on stored weights: [out]
 
-  int64_t block_rows() const { return kBlockRows / gemm->mr * gemm->mr; }
-  int64_t block_cols() const { return kBlockCols / gemm->nr * gemm->nr; }
+  int64_t block_rows() const { return gemm->block_rows / gemm->mr * gemm->mr; }
+  int64_t block_cols() const { return gemm->block_cols / gemm->nr * gemm->nr; }
 };
 
 float saturated_f16(float value) {
@@ -55,11 +53,17 @@ struct ChunkScratch {
   }
 };
 
+// The kernel that writes tiles of these weights; null: rows of codes or floats are made and packed.
+const isa::TileExpander* tile_expander(const isa::Gemm& gemm, const char* format) {
+  return gemm.tile_expander == nullptr || format == nullptr ? nullptr : gemm.tile_expander(format);
+}
+
 struct TaskScratch {
-  float* c;       // [block rows][block cols]
-  float* rows;    // weights to be packed: [nr][in], codes aside [in]; f16 and rotated operands: [mr][in]
-  int8_t* codes;  // integer kernels on stored weights: [nr][in]
-  std::byte* b;   // stored weights: one block of packed columns
+  float* c;           // [block rows][block cols]
+  float* rows;        // weights to be packed: [nr][in], codes aside [in]; f16 and rotated operands: [mr][in]
+  int8_t* codes;      // integer kernels on stored weights: [nr][in]
+  std::byte* tables;  // of a tile expander
+  std::byte* b;       // stored weights: one block of packed columns
   int64_t bytes;
   TaskScratch(std::byte* base, const CpuLinear& w, bool expands) {
     Carver carver(base);
@@ -69,6 +73,7 @@ struct TaskScratch {
     const bool rewritten = w.compute == Compute::f16 || w.rotation > 0;
     rows = carver.take<float>(std::max<int64_t>(staged, rewritten ? w.gemm->mr : 0) * w.in);
     codes = carver.take<int8_t>(codes_only ? w.gemm->nr * w.in : 0);
+    tables = carver.take<std::byte>(codes_only && w.gemm->tile_expander != nullptr ? kTableBytes : 0);
     b = carver.take<std::byte>(expands ? Packed(*w.gemm, false, w.block_cols(), w.in).bytes() : 0);
     bytes = carver.used();
   }
@@ -121,12 +126,31 @@ void scale_stored_row(const isa::Level& kernels, CpuLinear& w, int64_t row, cons
   w.col_offset[row] = static_cast<int32_t>(sum * w.gemm->a_offset);
 }
 
+// One panel of stored weights by a kernel that writes tiles; false when there is none for these rows.
+bool expand_tiles(const CpuLinear& w, const Packed& layout, int64_t panel, int64_t first, int64_t count,
+                  const TaskScratch& scratch) {
+  const isa::Gemm& gemm = *w.gemm;
+  const PackedWeights::Stored stored = w.stored.stored(first, count);
+  const isa::TileExpander* expander = tile_expander(gemm, stored.format);
+  if (expander == nullptr) return false;
+  H3_ASSERT(expander->table_bytes <= kTableBytes);
+  for (int64_t col = 0; col < gemm.nr; col += gemm.tile_cols) {
+    const int64_t rows = std::clamp<int64_t>(count - col, 0, gemm.tile_cols), row = stored.first + col;
+    expander->begin(stored.rows, row, rows, w.col_inverse.data() + first + col, scratch.tables);
+    layout.each_range(panel, scratch.b, [&](int64_t k, int64_t length, std::byte* out) {
+      expander->tiles(stored.rows, row, rows, scratch.tables, k, length, out + col * gemm.b_step / gemm.nr);
+    });
+  }
+  return true;
+}
+
 // Columns [n, n + cols) of stored weights into scratch.b.
 void expand_columns(const CpuLinear& w, const Packed& layout, int64_t n, int64_t cols, const TaskScratch& scratch) {
   const isa::Gemm& gemm = *w.gemm;
   for (int64_t panel = 0; panel < layout.panels(); ++panel) {
     const int64_t first = n + panel * gemm.nr, count = std::min<int64_t>(gemm.nr, n + cols - first);
     if (gemm.integer) {
+      if (expand_tiles(w, layout, panel, first, count, scratch)) continue;
       w.stored.codes(first, count, w.col_inverse.data() + first, scratch.codes, scratch.rows);
       layout.each_range(panel, scratch.b, [&](int64_t k, int64_t length, std::byte* out) {
         gemm.pack_b_codes({scratch.codes + k, w.in, count, length}, out);
@@ -260,52 +284,74 @@ void pack_activations(const isa::Level& kernels, const CpuLinear& w, const View&
   });
 }
 
-// One block of the result: rows [m, m + rows), columns [n, n + cols); b holds the packed columns from `first_col` on.
+// One block of the result; b holds the packed columns from `first_col` on.
 struct BlockOfWeight {
   const Packed& layout;
   const std::byte* b;
   int64_t first_col;
 };
 
-void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk,
-                   const BlockOfWeight& weight, float* c, const float* add_scale, const View& y, int64_t m,
-                   int64_t rows, int64_t n, int64_t cols) {
+struct Area {
+  int64_t m = 0, rows = 0, n = 0, cols = 0;  // rows 0: none
+};
+
+// Points the fetches of `block` at slice s of `area`.
+void set_next(isa::GemmBlock& block, const CpuLinear& w, const ChunkScratch& chunk, const BlockOfWeight& weight,
+              const Area& area, int64_t s) {
   const isa::Gemm& gemm = *w.gemm;
-  const int64_t a_panel = m / gemm.mr, b_panel = (n - weight.first_col) / gemm.nr, slices = weight.layout.slices();
+  block.next_a = nullptr;
+  block.next_b = nullptr;
+  block.next_a_bytes = 0;
+  if (area.rows == 0) return;
+  block.next_a = chunk.a + chunk.layout.offset(s, area.m / gemm.mr);
+  block.next_a_bytes = ceil_div(area.rows, gemm.mr) * chunk.layout.panel_bytes(s);
+  block.next_b = weight.b + weight.layout.offset(s, (area.n - weight.first_col) / gemm.nr);
+}
+
+isa::StoreArgs store_args(const CpuLinear& w, const ChunkScratch& chunk, const isa::GemmBlock& block,
+                          const float* add_scale, const View& y, const Area& area) {
+  isa::StoreArgs store;
+  store.c = block.c;
+  set_layout(store, *w.gemm, block.layout);
+  store.rows = area.rows;
+  store.cols = area.cols;
+  if (w.gemm->integer) {
+    store.row_scale = chunk.row_scale + area.m;
+    store.col_scale = w.col_scale.data() + area.n;
+    if (!w.col_offset.empty()) store.col_offset = w.col_offset.data() + area.n;
+  }
+  if (!w.bias.empty()) store.col_bias = w.bias.data() + area.n;
+  store.add_scale = add_scale;
+  store.stream = add_scale == nullptr && y.bytes() >= kStreamBytes;
+  store.type = elem_of(y.type);
+  store.y = {y.data + (area.m * y.stride[0] + area.n) * size_of(y.type), y.stride[0]};
+  return store;
+}
+
+// `next` is the area that this worker is likely to be given afterwards: its first slice is fetched meanwhile.
+void compute_block(const isa::Level& kernels, const CpuLinear& w, const ChunkScratch& chunk,
+                   const BlockOfWeight& weight, float* c, const float* add_scale, const View& y, const Area& area,
+                   const Area& next) {
+  const isa::Gemm& gemm = *w.gemm;
+  const int64_t slices = weight.layout.slices();
   isa::GemmBlock block;
-  block.m_panels = ceil_div(rows, gemm.mr);
-  block.n_panels = ceil_div(cols, gemm.nr);
+  block.m_panels = ceil_div(area.rows, gemm.mr);
+  block.n_panels = ceil_div(area.cols, gemm.nr);
   block.c = c;
   block.layout = tiled_result(gemm, block.m_panels);
-  block.next_a = chunk.a + chunk.layout.offset(0, a_panel);
-  block.next_b = weight.b + weight.layout.offset(0, b_panel);
+  set_next(block, w, chunk, weight, area, 0);
   for (int64_t s = 0; s < slices; ++s) {
+    const bool last = s + 1 == slices;
     block.a = block.next_a;
     block.b = block.next_b;
     block.a_panel = chunk.layout.panel_bytes(s);
     block.b_panel = weight.layout.panel_bytes(s);
     block.k_steps = weight.layout.steps(s);
     block.accumulate = s > 0;
-    block.next_a = s + 1 < slices ? chunk.a + chunk.layout.offset(s + 1, a_panel) : nullptr;
-    block.next_b = s + 1 < slices ? weight.b + weight.layout.offset(s + 1, b_panel) : nullptr;
+    set_next(block, w, chunk, weight, last ? next : area, last ? 0 : s + 1);
     gemm.block(block);
   }
-  isa::StoreArgs store;
-  store.c = c;
-  set_layout(store, gemm, block.layout);
-  store.rows = rows;
-  store.cols = cols;
-  if (gemm.integer) {
-    store.row_scale = chunk.row_scale + m;
-    store.col_scale = w.col_scale.data() + n;
-    if (!w.col_offset.empty()) store.col_offset = w.col_offset.data() + n;
-  }
-  if (!w.bias.empty()) store.col_bias = w.bias.data() + n;
-  store.add_scale = add_scale;
-  store.stream = add_scale == nullptr && y.bytes() >= kStreamBytes;
-  store.type = elem_of(y.type);
-  store.y = {y.data + (m * y.stride[0] + n) * size_of(y.type), y.stride[0]};
-  kernels.store(store);
+  kernels.store(store_args(w, chunk, block, add_scale, y, area));
 }
 
 }  // namespace
@@ -323,24 +369,28 @@ void CpuOps::linear_chunk(const Linear& weight, const float* add_scale, const Vi
   });
   const int64_t mb = w.block_rows(), nb = w.block_cols();
   const int64_t m_blocks = ceil_div(rows, mb), n_blocks = ceil_div(w.out, nb);
+  const auto area_at = [&](int64_t task) {
+    if (task >= m_blocks * n_blocks) return Area{};
+    const int64_t m = task % m_blocks * mb, n = task / m_blocks * nb;
+    return Area{m, std::min(mb, rows - m), n, std::min(nb, w.out - n)};
+  };
   if (!expands) {
+    // Neighbouring tasks share their columns of the weight, so that threads of one core fetch them once.
     const BlockOfWeight all{w.layout, static_cast<const std::byte*>(w.packed.data()), 0};
     context_.pool.parallel_indexed(m_blocks * n_blocks, [&](int64_t task, int worker) {
-      const int64_t group = task / (m_blocks * kColumnGroup), first = group * kColumnGroup;
-      const int64_t columns = std::min(kColumnGroup, n_blocks - first), rest = task - first * m_blocks;
-      const int64_t n = (first + rest % columns) * nb, m = rest / columns * mb;
-      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, expands).c, add_scale, y, m,
-                    std::min(mb, rows - m), n, std::min(nb, w.out - n));
+      compute_block(kernels_, w, chunk, all, TaskScratch(local(worker), w, expands).c, add_scale, y,
+                    area_at(task), area_at(task + context_.pool.threads()));
     });
     return;
   }
-  context_.pool.parallel_indexed(n_blocks, [&](int64_t task, int worker) {
+  context_.pool.parallel_indexed(n_blocks, [&](int64_t column, int worker) {
     const TaskScratch mine(local(worker), w, expands);
-    const int64_t n = task * nb, cols = std::min(nb, w.out - n);
+    const int64_t first = column * m_blocks, n = column * nb, cols = std::min(nb, w.out - n);
     const Packed layout(gemm, false, cols, w.in);
     expand_columns(w, layout, n, cols, mine);
-    for (int64_t m = 0; m < rows; m += mb) {
-      compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, add_scale, y, m, std::min(mb, rows - m), n, cols);
+    for (int64_t i = 0; i < m_blocks; ++i) {
+      compute_block(kernels_, w, chunk, {layout, mine.b, n}, mine.c, add_scale, y,
+                    area_at(first + i), i + 1 < m_blocks ? area_at(first + i + 1) : Area{});
     }
   });
 }

@@ -9,10 +9,6 @@
 
 namespace h3 {
 
-// Of the result of a linear, per task: its f32 block is to stay in the second-level cache while the slices of both
-// operands pass.
-inline constexpr int64_t kBlockRows = 512, kBlockCols = 256;
-
 class Packed {
  public:
   Packed() = default;

@@ -50,6 +50,12 @@ void PackedWeights::codes(int64_t first, int64_t count, const float* inverse, in
   }
 }
 
+PackedWeights::Stored PackedWeights::stored(int64_t first, int64_t count) const {
+  const Part& part = part_of(first);
+  if (&part != &part_of(first + count - 1) || part.expander == nullptr) return {};
+  return {part.expander->format, part.rows, part.first + first - part.start};
+}
+
 bool stays_packed(const MatrixSource& source, Compute compute) {
   return std::all_of(source.parts.begin(), source.parts.end(),
                      [compute](const MatrixSource::Part& part) { return stays_packed(part.matrix.format, compute); });

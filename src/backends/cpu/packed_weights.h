@@ -23,6 +23,14 @@ class PackedWeights {
   void floats(int64_t first, int64_t count, float* out) const;
   void codes(int64_t first, int64_t count, const float* inverse, int8_t* out, float* staging) const;
 
+  // Rows as one stored matrix has them, for kernels that read a format themselves.
+  struct Stored {
+    const char* format = nullptr;  // null: the rows are of two matrices, rotated, or scaled by column
+    PackedRows rows;
+    int64_t first = 0;  // of the asked rows in it
+  };
+  Stored stored(int64_t first, int64_t count) const;
+
  private:
   struct Part {
     int64_t start;  // of these rows in the whole

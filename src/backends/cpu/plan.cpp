@@ -29,7 +29,8 @@ LinearPlan plan_linear(const LinearSpec& spec, IsaLevel level, int64_t threads, 
   const int64_t staged = plan.kept_codes ? std::max(gemm.nr, gemm.mr) : gemm.nr;
   plan.scratch = threads * (kThreadScratch + staged * in * 4);
   if (choice.expands) {  // a block of its columns beside the block of the result
-    const int64_t block = Packed(gemm, false, kBlockCols, in).bytes() + kBlockRows * kBlockCols * 4;
+    const int64_t result = int64_t{4} * gemm.block_rows * gemm.block_cols;
+    const int64_t block = Packed(gemm, false, gemm.block_cols, in).bytes() + result;
     plan.scratch = std::max(plan.scratch, threads * ((block + gemm.nr * in * 4) / kThreadScratch + 1) * kThreadScratch);
   }
   plan.row_scratch = Packed(gemm, true, gemm.mr, in).bytes() / gemm.mr + 8;

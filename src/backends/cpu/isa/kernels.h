@@ -164,9 +164,11 @@ struct GemmBlock {
   float* c = nullptr;  // i32 for integer kernels
   ResultLayout layout;
   bool accumulate = false;
-  // Where the next slice of the block lies, to be fetched into the second-level cache meanwhile; null = nowhere.
+  // The slice that is multiplied next, of this block or of the one after it: its A and its first panel of B are fetched
+  // into the second-level cache meanwhile; null = nowhere.
   const std::byte* next_a = nullptr;
   const std::byte* next_b = nullptr;
+  int64_t next_a_bytes = 0;
 };
 
 struct PackSource {
@@ -180,6 +182,17 @@ struct CodeSource {
   const int8_t* rows = nullptr;
   int64_t stride = 0;
   int64_t count = 0, k = 0;  // as PackSource
+};
+
+// Weights of a packed format straight into the tiles of B: the integers of codec/int8_row.h.
+struct TileExpander {
+  const char* format;
+  int64_t table_bytes;
+  // Tables of up to tile_cols rows of m from `row` on.
+  void (*begin)(const PackedRows& m, int64_t row, int64_t count, const float* inverse, std::byte* tables);
+  // Their columns [k, k + length) into one tile a step, b_step bytes apart; k is a multiple of the step.
+  void (*tiles)(const PackedRows& m, int64_t row, int64_t count, const std::byte* tables, int64_t k, int64_t length,
+                std::byte* out);
 };
 
 struct Gemm {
@@ -203,6 +216,10 @@ struct Gemm {
   // Attention: the softmax of one panel of scores, as `block` leaves them, into a panel of A. Null: scores are kept as
   // plain rows, and pack_a follows Level::softmax.
   void (*softmax)(const TileSoftmaxArgs& args) = nullptr;
+  // Null, or null for a format: rows of codes, then pack_b_codes.
+  const TileExpander* (*tile_expander)(const char* format) = nullptr;
+  // Of the result, per task: C of a block stays in the second-level cache while the slices of both operands pass.
+  int64_t block_rows = 512, block_cols = 256;
 };
 
 struct StoreArgs {

@@ -235,7 +235,30 @@ bool finite(Elem type, const void* x, int64_t n) {
 }
 
 // Maximum of the magnitude bits as integers, which keeps NaN and Inf (codec/int8_row.h).
+#if defined(__AVX512BW__)
+// The magnitude of bf16 is its low 15 bits: no widening.
+inline float absmax_bf16(const uint16_t* x, int64_t n) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+  __m512i a = _mm512_setzero_si512(), b = a;
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    a = _mm512_max_epu16(a, _mm512_and_si512(_mm512_loadu_si512(x + i), magnitude));
+    b = _mm512_max_epu16(b, _mm512_and_si512(_mm512_loadu_si512(x + i + 32), magnitude));
+  }
+  for (; i < n; i += 32) {
+    const __mmask32 mask = n - i >= 32 ? ~__mmask32(0) : (__mmask32(1) << (n - i)) - 1;
+    a = _mm512_max_epu16(a, _mm512_and_si512(_mm512_maskz_loadu_epi16(mask, x + i), magnitude));
+  }
+  a = _mm512_max_epu16(a, b);
+  a = _mm512_max_epu16(a, _mm512_slli_epi32(a, 16));  // the larger of two in the upper half
+  return bf16_to_f32(static_cast<uint16_t>(_mm512_reduce_max_epu32(a) >> 16));
+}
+#endif
+
 float absmax(Elem type, const void* x, int64_t n) {
+#if defined(__AVX512BW__)
+  if (type == Elem::bf16) return absmax_bf16(static_cast<const uint16_t*>(x), n);
+#endif
   float best = 0;
   with_type(type, [&](auto tag) {
     using T = decltype(tag);

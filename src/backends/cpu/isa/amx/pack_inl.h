@@ -2,16 +2,19 @@
 // start from 64 packed bytes of k of one source row.
 #pragma once
 
+#include "backends/cpu/isa/amx/tiles.h"
 #include "backends/cpu/isa/vec.h"
 #include "codec/int8_row.h"
 
 namespace h3::isa {
 namespace {
 
-constexpr int kMr = 32, kNr = 32, kTileBytes = 1024, kStepBytes = 2 * kTileBytes;
-
 inline __mmask16 first_lanes(int64_t n) {
   return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << (n < 0 ? 0 : n)) - 1u);
+}
+
+inline __mmask32 first_words(int64_t n) {
+  return n >= 32 ? ~__mmask32(0) : n <= 0 ? __mmask32(0) : (__mmask32(1) << n) - 1;
 }
 
 inline __m512 load16(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
@@ -31,23 +34,39 @@ struct ToBf16 {
     return (__m512i)_mm512_cvtne2ps_pbh(load16(tag, row + 16, n - 16), load16(tag, row, n));
   }
   static __m512i pack(AsBf16, const uint16_t* row, int64_t n, float) {
-    const __mmask32 mask = n >= 32 ? ~__mmask32(0) : (__mmask32(1) << n) - 1;
-    return _mm512_maskz_loadu_epi16(mask, row);
+    return _mm512_maskz_loadu_epi16(first_words(n), row);
   }
 };
 
 // 64 k of one row as int8, in the arithmetic of codec/int8_row.h.
 struct ToInt8 {
   static constexpr int kPer = 64;
+  // The low byte of value + 1.5 * 2^23 is the integer, so that bf16 needs neither widening nor narrowing shuffles: even
+  // and odd elements are quantised apart and merged. Nothing is clamped: a row with its own inverse stays within 127,
+  // and what a row with a NaN or Inf becomes does not matter, because its scale is NaN.
+  static __m512i pack(AsBf16, const uint16_t* row, int64_t n, float inverse) {
+    const __m512 scale = _mm512_set1_ps(inverse), magic = _mm512_set1_ps(12582912.0f);
+    const auto pairs = [&](const uint16_t* p, int64_t left) {
+      const __m512i v = _mm512_maskz_loadu_epi16(first_words(left), p);
+      const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(v, 16));
+      const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
+      const __m512i low = _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(even, scale), magic));
+      const __m512i high = _mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(odd, scale), magic));
+      constexpr int kSelect = 0xca;  // mask ? low : high
+      return _mm512_ternarylogic_epi32(_mm512_set1_epi32(255), low, _mm512_slli_epi32(high, 8), kSelect);
+    };
+    const __m512i words = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                                           24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    return _mm512_permutex2var_epi16(pairs(row, n), words, pairs(row + 32, n - 32));
+  }
   template <typename T>
   static __m512i pack(T tag, const typename T::S* row, int64_t n, float inverse) {
     const __m512 magic = _mm512_set1_ps(12582912.0f);
     __m128i part[4];
     for (int i = 0; i < 4; ++i) {
       const __m512 scaled = _mm512_mul_ps(load16(tag, row + 16 * i, n - 16 * i), _mm512_set1_ps(inverse));
-      __m512i q = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(scaled, magic)), _mm512_castps_si512(magic));
-      q = _mm512_max_epi32(_mm512_min_epi32(q, _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
-      part[i] = _mm512_cvtepi32_epi8(_mm512_maskz_mov_epi32(first_lanes(n - 16 * i), q));
+      const __m512i q = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(scaled, magic)), _mm512_castps_si512(magic));
+      part[i] = _mm512_maskz_cvtsepi32_epi8(first_lanes(n - 16 * i), q);  // -128 is a code of weights kept as they are
     }
     __m512i out = _mm512_castsi128_si512(part[0]);
     out = _mm512_inserti32x4(out, part[1], 1);

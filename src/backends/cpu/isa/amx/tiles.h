@@ -1,4 +1,4 @@
-// Eight tiles of 16 rows of 64 bytes: the configuration that every tile kernel uses.
+// Eight tiles of 16 rows of 64 bytes: the configuration that every tile kernel uses. Panels are two tiles wide.
 #pragma once
 
 #include <immintrin.h>
@@ -7,6 +7,8 @@
 
 namespace h3::isa {
 namespace {
+
+constexpr int kMr = 32, kNr = 32, kTileBytes = 1024, kStepBytes = 2 * kTileBytes;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
